@@ -31,11 +31,6 @@ def name_error(error: BaseException) -> str:
     return "; ".join(f"{type(leaf).__name__}: {safe_str(leaf)}".removesuffix(": ") for leaf in leaves_of(error))
 
 
-def _is_finite(value: object) -> bool:
-    """Whether it is a float that JSON has."""
-    return isinstance(value, float) and math.isfinite(value)
-
-
 def encode_error(error: RepertoryError) -> dict[str, Any]:
     """An error as JSON: the nearest type that every process knows, its message and the attributes of that type."""
     kind = next(kind for kind in type(error).__mro__ if getattr(errors, kind.__name__, None) is kind)
@@ -43,7 +38,8 @@ def encode_error(error: RepertoryError) -> dict[str, Any]:
     plain = {
         name: value
         for name, value in vars(error).items()
-        if name in known and (isinstance(value, str | int | None) or _is_finite(value))
+        if name in known
+        and (isinstance(value, str | int | None) or (isinstance(value, float) and math.isfinite(value)))
     }
     return {"type": kind.__name__, "message": safe_str(error), "attributes": plain}
 

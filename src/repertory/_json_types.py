@@ -20,6 +20,7 @@ import msgspec
 from repertory._choices import show
 from repertory._constraints import is_pydantic_model, read_constraints
 from repertory._error_texts import name_error
+from repertory._frozen import thaw
 from repertory._json_text import decode_text, json_text
 from repertory.errors import ConfigurationError
 
@@ -290,7 +291,7 @@ def inlined(schema: Json) -> Json:
             return {"type": "object"}
         if ref:
             return within({**resolve(part, schema), **{k: v for k, v in part.items() if k != "$ref"}}, (*above, ref))
-        copy = _copy({name: value for name, value in part.items() if name != "$defs"})
+        copy = thaw({name: value for name, value in part.items() if name != "$defs"})
         for holder, key, inner in list(inner_schemas(copy)):
             holder[key] = within(inner, above)
         return copy
@@ -324,7 +325,7 @@ def schema_of(*kinds: Any) -> Json:
         kinds, schema_hook=_describe_other, ref_template=_REF + "{name}"
     )
     root: Json = schemas[0] if len(schemas) == 1 else {"anyOf": list(schemas)}
-    root, definitions = _copy(root), _copy(components)
+    root, definitions = thaw(root), thaw(components)
     for each in (root, *definitions.values()):
         _tidy(each, definitions)
     if "$ref" in root:
@@ -366,11 +367,6 @@ def _referred(root: Json, definitions: Json) -> set[str]:
             todo.append(definitions[name])
         todo.extend(inner for _, _, inner in inner_schemas(schema))
     return found
-
-
-def _copy(schema: Json) -> Json:
-    copied: Json = msgspec.to_builtins(schema)
-    return copied
 
 
 def _is_path(kind: object) -> bool:

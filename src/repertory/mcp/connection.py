@@ -7,9 +7,10 @@ import math
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from itertools import chain, repeat
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import anyio
+import anyio.abc
 
 from repertory._counting import counted
 from repertory._error_texts import leaves_of
@@ -27,10 +28,6 @@ _BETWEEN_LISTS: Final = 1.0  # seconds between two lists, if a server reports ch
 _LISTENING_AGAIN = (0.0, 1.0, 5.0, 30.0, 60.0)  # seconds before listening for changes again; the last one repeats
 _GOODBYE = 2.0  # seconds for telling a server that its session is over
 _BACKOFF = (0.0, 0.5, 2.0, 8.0)  # seconds before reconnecting, by failures in a row
-
-
-class _Started(Protocol):
-    def started(self, value: None = None) -> None: ...
 
 
 class Connection:
@@ -117,7 +114,7 @@ class Connection:
             self._lost.set()
             await self._closed.wait()
 
-    async def _keep(self, failures: list[BaseException], *, task_status: _Started) -> None:
+    async def _keep(self, failures: list[BaseException], *, task_status: anyio.abc.TaskStatus[None]) -> None:
         """Connect, and reconnect when a call needs a connection that was lost, until cancelled."""
         failure = await self._connect(task_status.started)
         if failure is not None:
