@@ -23,11 +23,11 @@ _PATH_RUN = re.compile(r"[\w.\-@~/]+")  # a run, matched whatever it holds: it i
 _PATH = re.compile(r".*/[\w.\-@]+")  # within such a run: up to the last slash before a name, and that name
 _URL = re.compile(r"https?://[^\s\"'<>)\]\\]+")
 _SYMBOL = re.compile(r"[A-Za-z_][A-Za-z0-9_.]{3,}")
-_NUMBER = re.compile(r"(?<![\w.])\d{3,}(?!\w)")
-_HEX = re.compile(
+_NUMBER = re.compile(r"(?<![\w.])\d{3,}(?!\w)")  # whole, of three digits or more
+_HEX = re.compile(  # hashes and UUIDs
     r"(?<!\w)(?:[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{20,}|(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{7,40})(?!\w)"
 )
-_KEY = re.compile(r"[\"'`]([A-Za-z0-9_.\-/:]{4,60})[\"'`]")
+_KEY = re.compile(r"[\"'`]([A-Za-z0-9_.\-/:]{4,60})[\"'`]")  # short words in quotes, such as keys and values
 _RUN = re.compile(r"[\w./:@\-]{4,}")
 _INNER = re.compile(r"[a-z][A-Z]|[A-Z]{2,}[a-z]|_|\d|\w\.\w")  # distinguishes a name from a word
 
@@ -121,19 +121,8 @@ def symbols(text: str) -> set[str]:
     return {name for raw in set(_SYMBOL.findall(text)) if 4 <= len(name := raw.strip(".")) < 80 and _INNER.search(name)}
 
 
-def numbers(text: str) -> set[str]:
-    """Find whole numbers of three digits or more."""
-    return set(_NUMBER.findall(text))
-
-
-def hashes(text: str) -> set[str]:
-    """Find hashes and UUIDs in hexadecimal digits."""
-    return set(_HEX.findall(text))
-
-
-def keys(text: str) -> set[str]:
-    """Find short words in quotes, such as keys and values."""
-    return set(_KEY.findall(text))
+def _every(pattern: re.Pattern[str]) -> Callable[[str], set[str]]:
+    return lambda text: set(pattern.findall(text))
 
 
 def runs(text: str) -> set[str]:
@@ -145,9 +134,9 @@ def runs(text: str) -> set[str]:
 TOKENIZERS: Mapping[str, Callable[[str], set[str]]] = {
     "paths": paths,
     "symbols": symbols,
-    "numbers": numbers,
-    "hex": hashes,
-    "keys": keys,
+    "numbers": _every(_NUMBER),
+    "hex": _every(_HEX),
+    "keys": _every(_KEY),
     "runs": runs,
 }
 """The tokenizers by their names in a report, which adds ``union``: whatever any of them finds."""
