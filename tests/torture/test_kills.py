@@ -12,17 +12,12 @@ from repertory.llm.messages import ToolResult, ToolUse
 from repertory.torture import Case
 from repertory.torture.approvals import approval_problems
 from repertory.torture.judging import append_problems, effect_problems, file_problems, run_problems, transcript_problems
-from repertory.torture.kills import (
-    early_decisions,
-    early_words,
-    kill_appends,
-    kill_approvals,
-    kill_effects,
-    kill_research,
-    made_unasked,
-)
+from repertory.torture.kills import kill_appends, kill_approvals, kill_effects, kill_research
+from repertory.torture.scenarios import SCENARIOS
 from repertory.torture.team import expected_answer
 from repertory.torture.workloads import run_approvals, run_effects
+
+CONTROLS = {name: play for scenario in SCENARIOS for name, play in scenario.controls.items()}
 
 
 @pytest.mark.parametrize("seed", [2, 3], ids=["ids that a server uses again", "ids of their own"])
@@ -47,8 +42,8 @@ def test_calls_that_nobody_allowed_and_decisions_that_are_lost_are_caught(tmp_pa
     unasked, early = tmp_path / "unasked", tmp_path / "early"
     unasked.mkdir()
     early.mkdir()
-    assert any("was asked 0 times" in problem for problem in made_unasked(Case(1, unasked)).failures)
-    assert early_decisions(Case(1, early)).failures != []
+    assert any("was asked 0 times" in problem for problem in CONTROLS["made unasked"](Case(1, unasked)).failures)
+    assert CONTROLS["early decisions"](Case(1, early)).failures != []
 
 
 def test_the_checker_of_approvals_compares_both_sides(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -101,7 +96,7 @@ def test_nothing_acknowledged_is_lost_when_the_process_is_killed(tmp_path: Path)
 
 def test_an_acknowledgement_that_comes_too_early_is_caught(tmp_path: Path) -> None:
     """Negative control: kills find what was said before it was so."""
-    assert any(problem.startswith("lost") for problem in early_words(Case(1, tmp_path)).failures)
+    assert any(problem.startswith("lost") for problem in CONTROLS["early words"](Case(1, tmp_path)).failures)
 
 
 def test_the_checker_of_appends_sees_what_is_wrong() -> None:

@@ -10,7 +10,7 @@ import torture_cases
 from postgres_server import PostgresServer
 from repertory.errors import JournalUnavailable
 from repertory.torture import Case, Scenario, run_torture
-from repertory.torture.kills import early_words, kill_appends, kill_effects
+from repertory.torture.kills import kill_appends, kill_effects
 from repertory.torture.scenarios import SCENARIOS
 
 
@@ -37,7 +37,8 @@ def test_killed_processes_lose_nothing_on_a_server(tmp_path: Path, postgres: Pos
 
 def test_what_is_said_too_early_is_caught_on_a_server(tmp_path: Path, postgres: PostgresServer) -> None:
     """Negative control."""
-    found = early_words(Case(1, tmp_path, server=postgres.uri("postgres"), database="torture_3")).failures
+    case = Case(1, tmp_path, server=postgres.uri("postgres"), database="torture_3")
+    found = kill_appends(case, most=6, early=True).failures
     assert any(problem.startswith("lost") for problem in found)
 
 

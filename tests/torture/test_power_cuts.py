@@ -11,7 +11,8 @@ import pytest
 
 from repertory.record import Durability
 from repertory.torture import Case, shim
-from repertory.torture.power_cuts import Account, Plan, in_memory, look_at_team, play, without_syncs
+from repertory.torture.power_cuts import Account, Plan, look_at_team, play
+from repertory.torture.scenarios import SCENARIOS
 from repertory.torture.team import expected_answer
 from repertory.torture.workloads import Life, run_effects
 
@@ -60,11 +61,11 @@ def test_a_reader_keeps_nothing_from_becoming_durable(tmp_path: Path) -> None:
 
 def test_the_histories_can_fail(tmp_path: Path) -> None:
     """Negative control: cuts in lives without syncs lose what they acknowledged, if one believes it."""
-    writers, team = tmp_path / "writers", tmp_path / "team"
+    writers, team, controls = tmp_path / "writers", tmp_path / "team", SCENARIOS[0].controls
     writers.mkdir()
     team.mkdir()
-    assert any("lost" in problem for problem in without_syncs(Case(1, writers)).failures)
-    assert any("there is no run" in problem for problem in in_memory(Case(1, team)).failures)
+    assert any("lost" in problem for problem in controls["without syncs"](Case(1, writers)).failures)
+    assert any("there is no run" in problem for problem in controls["in memory"](Case(1, team)).failures)
 
 
 async def test_the_checker_of_teams_sees_what_is_not_on_record(

@@ -37,6 +37,7 @@ _OPENING: Final = 0.05  # seconds that opening takes, about
 _MOMENT: Final = 0.01  # seconds that one thing takes, about
 _MOST_DONE: Final = 5  # things that a life does, of some fifty to a hundred in all lives
 _SLOWER: Final = 4  # a run on a server takes that many times as long to continue: it has to ask who owns the run
+_MOST_KILLS: Final = 14
 _STEPS: Final = 12
 _ASKING_STEPS: Final = 16
 
@@ -184,15 +185,13 @@ class _Victim:
         return child.output
 
 
-def run_case(case: Case, *, most: int = 14) -> Outcome:
-    """Kill processes that work on one database until they are done, at most ``most`` times; then examine it."""
+def run_case(case: Case) -> Outcome:
+    """Kill processes that work on one database until they are done; then examine it."""
     kind = random.Random(f"kind {case.seed}").random()
-    if kind < 0.6:
-        return kill_effects(case, most=most)
-    return (kill_appends if kind < 0.9 else kill_research)(case, most=most)
+    return (kill_effects if kind < 0.6 else kill_appends if kind < 0.9 else kill_research)(case)
 
 
-def kill_effects(case: Case, *, most: int, pause: float = 0.003, unsafe: Effect = "unsafe") -> Outcome:
+def kill_effects(case: Case, *, most: int = _MOST_KILLS, pause: float = 0.003, unsafe: Effect = "unsafe") -> Outcome:
     """Kill a team whose tools have effects."""
     return _kill_until_answered(
         case,
@@ -209,7 +208,7 @@ def kill_effects(case: Case, *, most: int, pause: float = 0.003, unsafe: Effect 
     )
 
 
-def kill_approvals(case: Case, *, most: int = 14, pause: float = 0.004, lie: Lie = "") -> Outcome:
+def kill_approvals(case: Case, *, most: int = _MOST_KILLS, pause: float = 0.004, lie: Lie = "") -> Outcome:
     """Kill an agent whose calls wait for a decision or a result: while they wait, are decided, or run."""
     return _kill_until_answered(
         case,
@@ -261,17 +260,7 @@ def _kill_until_answered(
     return victim.outcome
 
 
-def made_unasked(case: Case) -> Outcome:
-    """Negative control: a tool that should need approval runs without it."""
-    return kill_approvals(case, most=2, lie="unasked")
-
-
-def early_decisions(case: Case) -> Outcome:
-    """Negative control: decisions are written down before they are durable."""
-    return kill_approvals(case, most=14, lie="early")
-
-
-def kill_research(case: Case, *, most: int) -> Outcome:
+def kill_research(case: Case, *, most: int = _MOST_KILLS) -> Outcome:
     """Kill the shipped research team, with memory, delegation and an edited view."""
     with closing(_Victim(case, run_research, corpus=str(write_corpus(case.folder)))) as victim:
         _kill_until_done(victim, most=most, within=0.15)
@@ -282,7 +271,7 @@ def kill_research(case: Case, *, most: int) -> Outcome:
     return victim.outcome
 
 
-def kill_appends(case: Case, *, most: int, early: bool = False) -> Outcome:
+def kill_appends(case: Case, *, most: int = _MOST_KILLS, early: bool = False) -> Outcome:
     """Kill writers in the middle of their appends."""
     acknowledged: dict[str, Place | None] = {}
     with closing(_Victim(case, append, done=_said, early=early)) as victim:
@@ -317,16 +306,6 @@ def acknowledged_in(output: str) -> dict[str, Place | None]:
             pairs = (word.split("=") for word in line.split())
             found |= {name: (RUN_ID, int(position)) if position else None for name, position in pairs}
     return found
-
-
-def pure_in_name(case: Case) -> Outcome:
-    """Negative control: a tool that must not run twice is declared pure, and takes so long that a kill meets it."""
-    return kill_effects(case, most=8, pause=0.02, unsafe="pure")
-
-
-def early_words(case: Case) -> Outcome:
-    """Negative control: appends are acknowledged before they are made."""
-    return kill_appends(case, most=6, early=True)
 
 
 def _append_problems(database: Path, acknowledged: dict[str, Place | None], *, gaps: bool) -> list[str]:

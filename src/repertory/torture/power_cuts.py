@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import random
 import shutil
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -140,30 +141,15 @@ def _faults(chance: random.Random) -> list[shim.Rule]:
     return [rule] if chance.random() < 0.8 else [rule, *_faults(chance)]
 
 
-def run_case(case: Case, *, images: int = 110) -> Outcome:
+def run_case(case: Case) -> Outcome:
     """Play one scenario, and check what power cuts in it would have left."""
-    return play(case, plan_for(case.seed, images=images))
+    return play(case, plan_for(case.seed, images=110))
 
 
-def without_syncs(case: Case) -> Outcome:
-    """Negative control: every sync is skipped, and reported as done."""
-    lie = [shim.Rule(on="sync", first=1, last=shim.FOR_EVER, action="lie")]
-    return play(case, _control(case, "writers", "power", lie))
-
-
-def in_memory(case: Case) -> Outcome:
-    """Negative control: a team on a journal that syncs nothing."""
-    return play(case, _control(case, "team", "memory", []))
-
-
-def for_processes(case: Case) -> Outcome:
-    """Negative control: a journal that survives only the end of its process."""
-    return play(case, _control(case, "writers", "process", []))
-
-
-def _control(case: Case, kind: str, durability: Durability, rules: list[shim.Rule]) -> Plan:
-    life = Life(kind=kind, life=0, seed=case.seed, durability=durability, rules=rules)
-    return Plan((life,), (), 60, folder=True, gullible=True)
+def believe(case: Case, *, kind: str, durability: Durability, rules: Sequence[shim.Rule] = ()) -> Outcome:
+    """Negative control: play one life, whose journal is held to more than its durability promises."""
+    life = Life(kind=kind, life=0, seed=case.seed, durability=durability, rules=[*rules])
+    return play(case, Plan((life,), (), 60, folder=True, gullible=True))
 
 
 def play(case: Case, plan: Plan) -> Outcome:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from repertory.torture import kills, power_cuts, shim
 from repertory.torture.frame import Scenario
+
+_LIE: Final = shim.Rule(on="sync", first=1, last=shim.FOR_EVER, action="lie")  # each is reported, and none is made
 
 SCENARIOS: Final[tuple[Scenario, ...]] = (
     Scenario(
@@ -13,9 +16,9 @@ SCENARIOS: Final[tuple[Scenario, ...]] = (
         play=power_cuts.run_case,
         cases={"short": 6, "full": 600},
         controls={
-            "without syncs": power_cuts.without_syncs,
-            "in memory": power_cuts.in_memory,
-            "for processes": power_cuts.for_processes,
+            "without syncs": partial(power_cuts.believe, kind="writers", durability="power", rules=[_LIE]),
+            "in memory": partial(power_cuts.believe, kind="team", durability="memory"),
+            "for processes": partial(power_cuts.believe, kind="writers", durability="process"),
         },
         missing=shim.missing,
     ),
@@ -23,7 +26,11 @@ SCENARIOS: Final[tuple[Scenario, ...]] = (
         name="kills",
         play=kills.run_case,
         cases={"short": 6, "full": 400},
-        controls={"pure in name": kills.pure_in_name, "early words": kills.early_words},
+        controls={
+            # It takes so long that a kill meets it.
+            "pure in name": partial(kills.kill_effects, most=8, pause=0.02, unsafe="pure"),
+            "early words": partial(kills.kill_appends, most=6, early=True),
+        },
         control_cases=4,  # a kill must meet a tool at work, as it does in four of five cases
         on_servers=True,
     ),
@@ -31,7 +38,10 @@ SCENARIOS: Final[tuple[Scenario, ...]] = (
         name="approvals",
         play=kills.kill_approvals,
         cases={"short": 2, "full": 40},
-        controls={"made unasked": kills.made_unasked, "early decisions": kills.early_decisions},
+        controls={
+            "made unasked": partial(kills.kill_approvals, most=2, lie="unasked"),
+            "early decisions": partial(kills.kill_approvals, lie="early"),
+        },
         on_servers=True,
     ),
 )
