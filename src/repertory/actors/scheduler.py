@@ -133,6 +133,19 @@ def is_being_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
+def beyond(error: BaseException, *kinds: type[BaseException]) -> BaseException | None:
+    """The part of foreign code's error that is for others: its own cancellation, or of ``kinds``; None if none is.
+
+    On asyncio, what the code waited for may have been cancelled, and not the code itself.
+    """
+    cancelled = anyio.get_cancelled_exc_class()
+    if not issubclass(cancelled, CancelledError) or is_being_cancelled():
+        kinds = (*kinds, cancelled)
+    if isinstance(error, BaseExceptionGroup):
+        return error.split(kinds)[0]
+    return error if isinstance(error, kinds) else None
+
+
 def crash_of(raised: Exception | CancelledError) -> Exception:
     """The error to which a crash is put down.
 

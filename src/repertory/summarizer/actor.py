@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from asyncio import CancelledError
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
@@ -14,7 +13,7 @@ from repertory._counting import counted
 from repertory._error_texts import name_error
 from repertory._ids import is_in_tree, new_id, root_of
 from repertory.actors import Accepts, ActorContext, handler
-from repertory.actors.scheduler import is_being_cancelled
+from repertory.actors.scheduler import beyond
 from repertory.errors import ActorStopped, LimitExceeded, MailboxFull, ModelError
 from repertory.llm.estimate import text_tokens
 from repertory.llm.messages import Json, Text, text_of
@@ -250,7 +249,8 @@ class SummarizerActor:
                     response = await calls.complete(model, request)
                 return msgspec.structs.replace(summary.read(request, response), key=key), ""
             except BaseException as error:  # noqa: BLE001 - a model may be an application's; the run goes on
-                _reraise_control_flow(error)
+                if (others := beyond(error, KeyboardInterrupt, SystemExit)) is not None:
+                    raise others from None
                 failure = name_error(error)
                 if isinstance(error, ModelError | LimitExceeded):
                     break  # models themselves retry what may be temporary
@@ -289,15 +289,3 @@ def _reply(job: _Job, answer: _Answer) -> None:
         except (MailboxFull, ActorStopped):
             # The summary is stored and can be looked up; a run that is gone or flooded must not stop the others.
             return
-
-
-def _reraise_control_flow(error: BaseException) -> None:
-    """Raise an error again if it is for the event loop or the whole program; any other is a model's failure."""
-    cancelled = anyio.get_cancelled_exc_class()
-    # On asyncio, a future or task that the model waited for may have been cancelled, and not the model.
-    is_models = issubclass(cancelled, CancelledError) and not is_being_cancelled()
-    meant_for_others = (KeyboardInterrupt, SystemExit) if is_models else (KeyboardInterrupt, SystemExit, cancelled)
-    if isinstance(error, meant_for_others) or (
-        isinstance(error, BaseExceptionGroup) and error.subgroup(meant_for_others) is not None
-    ):
-        raise error

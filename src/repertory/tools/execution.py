@@ -7,7 +7,6 @@ import inspect
 import logging
 import math
 import traceback
-from asyncio import CancelledError
 from collections.abc import Iterable
 from contextlib import nullcontext
 from functools import partial
@@ -22,7 +21,7 @@ from repertory._counting import counted
 from repertory._error_texts import leaves_of, safe_str
 from repertory._frozen import freeze
 from repertory._log import Log
-from repertory.actors.scheduler import is_being_cancelled
+from repertory.actors.scheduler import beyond
 from repertory.errors import ToolAbort, ToolFailed, ToolRetry
 from repertory.record.records import EntryAppended, OutcomeStatus, RunStarted
 from repertory.tools.arguments import read_arguments
@@ -120,8 +119,8 @@ async def _run(tool: Tool, values: dict[str, Any], context: ToolContext) -> Tool
     except BaseException as error:  # noqa: BLE001 - supervises foreign code; every error becomes an outcome
         # Not only each ``Exception``: a function that reads a command line calls sys.exit() for words that are wrong,
         # and the model wrote these; a panic of an extension in Rust would end every run of the process.
-        if (beyond := _beyond(error)) is not None:
-            raise beyond from None
+        if (others := beyond(error, KeyboardInterrupt, GeneratorExit, Unfinished)) is not None:
+            raise others from None
         output = _explain(tool, error, context, timed_out=scope.cancel_called)
     else:
         if not finished:
@@ -139,17 +138,6 @@ async def _call(tool: Tool, values: dict[str, Any]) -> object:
     else:
         value = await run_in_thread(lambda: function(**values), name=f"tool {tool.name}")
     return await value if inspect.isawaitable(value) else value  # a wrapper around an async function
-
-
-def _beyond(error: BaseException) -> BaseException | None:
-    """The part of an error that is for the event loop or the whole program; None if there is none."""
-    kinds = (KeyboardInterrupt, GeneratorExit, Unfinished, anyio.get_cancelled_exc_class())
-    if isinstance(error, BaseExceptionGroup):
-        return error.split(kinds)[0]
-    if isinstance(error, CancelledError):
-        # Otherwise something that the tool waited for was cancelled, such as a task of its own, or of ``asyncio.run``.
-        return error if is_being_cancelled() else None
-    return error if isinstance(error, kinds) else None
 
 
 def _size_of(value: object) -> int:
