@@ -94,7 +94,7 @@ class Machines:
 
     def __init__(self, journal: PostgresJournal, lease: Lease, *, machine_id: str, name: str, channel: str) -> None:
         self._journal = journal
-        self.address = journal.address
+        self.address = journal.place
         self.lease = lease
         self.machine_id = machine_id
         self.name = name
@@ -413,10 +413,10 @@ async def open_machines(
 
     channel = await journal.use("take part in", register)
     await anyio.to_thread.run_sync(writer.hold_at_most, _HELD * lease)
-    kept = Lease(journal.address, writer.id, lease, sent, journal.drop_idle)
+    kept = Lease(journal.place, writer.id, lease, sent, journal.drop_idle)
     writer.guard = Guard(writer.id, channel)
     machines = Machines(journal, kept, machine_id=writer.id, name=name, channel=channel)
-    listener = Listener(journal.address, channel, machines.hear)
+    listener = Listener(journal.place, channel, machines.hear)
     try:
         yield machines
     finally:

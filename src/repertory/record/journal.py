@@ -36,9 +36,11 @@ class Journal(ListReads, ItemReads, QueueReads, WebhookReads):
 
     Attributes:
         durability: What an acknowledged write survives.
+        place: The path of its file, or the address of its database; "" if it is in this process.
         is_shared: Whether other processes may write to it too.
     """
 
+    place: object = ""
     is_shared = False
 
     def __init__(self, durability: Durability, redactor: Redactor | None) -> None:

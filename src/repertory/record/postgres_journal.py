@@ -53,13 +53,13 @@ def open_postgres(
             check_server(connection, address)
             if readonly:
                 check_readable(connection, address)
-                return PostgresJournal(address, durability, None, close_timeout)
+                return PostgresJournal(address, durability, None, None, close_timeout)
             migrate(connection, address)
             writer = PostgresWriter(address, connection, durability)
         except driver().Error as error:
             raise explain(error, address, "open") from None
         failed.pop_all()
-    return PostgresJournal(address, durability, writer, close_timeout, redactor)
+    return PostgresJournal(address, durability, redactor, writer, close_timeout)
 
 
 def has_writer(address: PostgresAddress) -> bool:
@@ -71,7 +71,7 @@ def has_writer(address: PostgresAddress) -> bool:
         return False
 
 
-class PostgresJournal(OwnedJournal["PostgresReader", PostgresWriter]):
+class PostgresJournal(OwnedJournal[PostgresAddress, "PostgresReader", PostgresWriter]):
     """A journal in a PostgreSQL database. ``open_journal`` opens it; several processes may write to it.
 
     Record numbers ascend, with gaps. A read of the whole journal (the events of every run) shows everything below a
@@ -84,13 +84,12 @@ class PostgresJournal(OwnedJournal["PostgresReader", PostgresWriter]):
         self,
         address: PostgresAddress,
         durability: Durability,
+        redactor: Redactor | None,
         writer: PostgresWriter | None,
         close_timeout: float,
-        redactor: Redactor | None = None,
     ) -> None:
         reader = PostgresReader(address, readonly=writer is None)
         super().__init__(address, durability, redactor, reader, writer, close_timeout=close_timeout)
-        self.address = address
         self.is_shared = writer is not None
 
     async def use(self, doing: str, work: Callable[[Connection], T]) -> T:

@@ -15,12 +15,12 @@ from repertory.record.postgres_sql import driver, translate
 from repertory.record.rows import Row, Value, encode_json
 from repertory.record.search import (
     ENTRIES,
+    WORD,
     FullText,
     IndexRow,
     Labels,
     Question,
     SearchIndex,
-    find_all_words,
     label,
     phrases_of,
 )
@@ -37,7 +37,7 @@ _SAID: Final = "phraseto_tsquery('repertory_words', ?)"
 
 def words_of_text(text: str) -> list[str]:
     """The words of a text as in the index: lower case and without accents, in their order."""
-    return [word[:_LONGEST] for word in find_all_words(fold(unicodedata.normalize("NFC", text)))]
+    return [word[:_LONGEST] for word in WORD.findall(fold(unicodedata.normalize("NFC", text)))]
 
 
 def pieces_of(text: str) -> Iterator[str]:

@@ -18,7 +18,7 @@ from repertory.record.rows import TABLES, Table, Value, encode_json
 
 _PHRASE_OR_WORD = re.compile(r'"([^"]+)"|([^\W_]+)')
 # In scripts without spaces every letter is a word of its own, and several in a row are found as a phrase.
-_WORD = re.compile(rf"[{UNSPACED}]|[^\W_{UNSPACED}]+")
+WORD: Final = re.compile(rf"[{UNSPACED}]|[^\W_{UNSPACED}]+")
 _UNSPACED = re.compile(f"[{UNSPACED}]+")
 
 Labels: TypeAlias = Sequence[Sequence[str]]
@@ -89,18 +89,13 @@ def phrases_of(query: str) -> list[str]:
     phrases: dict[str, None] = {}
     left = MOST_WORDS
     for found in _PHRASE_OR_WORD.finditer(query):
-        words = [word[0] for word in islice(_WORD.finditer(found[1] or found[2]), left)]
+        words = [word[0] for word in islice(WORD.finditer(found[1] or found[2]), left)]
         if any(map(str.isalnum, words)):
             phrases[" ".join(words)] = None
         left -= len(words)
         if not left:
             break
     return [*phrases]
-
-
-def find_all_words(text: str) -> list[str]:
-    """The words of a text, in their order."""
-    return _WORD.findall(text)
 
 
 class FullText:

@@ -14,6 +14,7 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 
+from repertory._postgres_address import PostgresAddress
 from repertory.errors import JournalClosed, JournalReadOnly
 from repertory.record.journal import Durability, Journal
 from repertory.record.reads import Reader, Reads, Rows
@@ -38,6 +39,7 @@ from repertory.record.waiting import Ticket
 from repertory.record.writing import Batch, Writer
 
 T = TypeVar("T")
+P = TypeVar("P", bound=str | PostgresAddress)
 R = TypeVar("R", bound=Reader)
 W = TypeVar("W", bound=Writer)
 
@@ -52,7 +54,7 @@ def open_file(
     path = os.path.realpath(path)  # one name for each file, whatever links and dots: two names would be two locks
     if readonly:
         check_readable(path)
-        return SqliteJournal(path, durability, writer=None, close_timeout=close_timeout)
+        return SqliteJournal(path, durability, None, SqliteReader(path), None, close_timeout=close_timeout)
     make_folder(path)
     with ExitStack() as failed:
         lock = FileLock(path)
@@ -61,7 +63,7 @@ def open_file(
         with explained(path, "open"):
             writer = SqliteWriter(connection, path, lock=lock)
         failed.pop_all()
-    return SqliteJournal(path, durability, writer=writer, close_timeout=close_timeout, redactor=redactor)
+    return SqliteJournal(path, durability, redactor, SqliteReader(path), writer, close_timeout=close_timeout)
 
 
 # --- the journals -----------------------------------------------------------------------------------------
@@ -133,12 +135,16 @@ class MemoryJournal(Journal):
             self._connection.close()
 
 
-class OwnedJournal(Journal, Generic[R, W]):
-    """A journal with a writer thread, or read-only without one, and then it may not update the search index."""
+class OwnedJournal(Journal, Generic[P, R, W]):
+    """A journal with a writer thread, or read-only without one, and then it may not update the search index.
+
+    Attributes:
+        place: The path of its file, or the address of its database.
+    """
 
     def __init__(
         self,
-        place: object,
+        place: P,
         durability: Durability,
         redactor: Redactor | None,
         reader: R,
@@ -147,7 +153,7 @@ class OwnedJournal(Journal, Generic[R, W]):
         close_timeout: float,
     ) -> None:
         super().__init__(durability, redactor)
-        self._place = place  # for errors
+        self.place: P = place
         self._reader = reader
         self._writer = writer
         self._close_timeout = close_timeout
@@ -156,7 +162,7 @@ class OwnedJournal(Journal, Generic[R, W]):
     def writer(self) -> W:
         """The writer. Raises ``JournalReadOnly`` if there is none."""
         if self._writer is None:
-            raise JournalReadOnly(f"{self._place} was opened with readonly=True; open it without to write")
+            raise JournalReadOnly(f"{self.place} was opened with readonly=True; open it without to write")
         return self._writer
 
     def _insert(self, batch: Batch) -> Ticket:
@@ -199,26 +205,14 @@ class OwnedJournal(Journal, Generic[R, W]):
         return await aside._indexed(index, records)
 
 
-class SqliteJournal(OwnedJournal[SqliteReader, SqliteWriter]):
+class SqliteJournal(OwnedJournal[str, SqliteReader, SqliteWriter]):
     """A journal in one SQLite file. ``open_journal`` opens it; it owns the file until it is closed."""
-
-    def __init__(
-        self,
-        path: str,
-        durability: Durability,
-        *,
-        writer: SqliteWriter | None,
-        close_timeout: float,
-        redactor: Redactor | None = None,
-    ) -> None:
-        super().__init__(path, durability, redactor, SqliteReader(path), writer, close_timeout=close_timeout)
-        self.path = path
 
     async def _change(self, doing: str, work: Callable[[Tables], T]) -> T:
         return await self._in_writer(f"{doing} in", lambda connection: work(Tables(connection)))
 
     async def _in_writer(self, doing: str, work: Callable[[sqlite3.Connection], T]) -> T:
-        with explained(self.path, doing):
+        with explained(self.place, doing):
             return await self.writer.start_job(work).result()
 
     async def _query(self, what: str, sql: str, values: Sequence[Value], decode: Callable[[Rows], T]) -> T:
@@ -248,4 +242,4 @@ class SqliteJournal(OwnedJournal[SqliteReader, SqliteWriter]):
             The problems, the first hundred of each kind; empty if there are none.
         """
         await self._settle()
-        return await anyio.to_thread.run_sync(find_damage, self.path, deep)
+        return await anyio.to_thread.run_sync(find_damage, self.place, deep)

@@ -8,16 +8,16 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from repertory._log import Log
 from repertory.errors import JournalWriteFailed
 from repertory.record.reads import marks
 from repertory.record.rows import NEWEST, EncodedRecord, Value, encode_json
 from repertory.record.sqlite_file import FileLock, explain, is_busy, is_disk_error
-from repertory.record.waiting import Answer, Failure, wake_all
+from repertory.record.waiting import Failure, Ticket, wake_all
 from repertory.record.writing import COLUMNS, EMPTY, Batch, Statement, Writer, insert_statements
 
 T = TypeVar("T")
@@ -73,10 +73,16 @@ class Inserter:
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Job(Answer[T]):
+class Job(Ticket, Generic[T]):
     """Other work for the writer's connection, in its own transaction."""
 
     work: Callable[[sqlite3.Connection], T]
+    value: T = field(init=False)  # of the work, before any waiter wakes
+
+    async def result(self) -> T:
+        """Wait until it is done and return its value; raises as ``wait``."""
+        await self.wait()
+        return self.value
 
 
 class OpenedFile:

@@ -11,12 +11,10 @@ import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import anyio
 import anyio.lowlevel
-
-T = TypeVar("T")
 
 Failure: TypeAlias = Callable[[], BaseException]
 """Makes the error that a waiter raises, a new one for each waiter."""
@@ -130,15 +128,3 @@ class Ticket:
                 event.wait()
         if self.failure is not None:
             raise self.failure()
-
-
-@dataclass(slots=True, eq=False, repr=False)
-class Answer(Ticket, Generic[T]):
-    """A ticket with the result of the work, which is set before ``finish`` wakes the waiters."""
-
-    value: T = field(init=False)
-
-    async def result(self) -> T:
-        """Wait until it is done and return the result; raises as ``wait``."""
-        await self.wait()
-        return self.value

@@ -112,7 +112,7 @@ class Control:
         """Describe the service."""
         return ServiceView(
             version=__version__,
-            database=str(getattr(self.journal, "address", getattr(self.journal, "path", ""))),
+            database=str(self.journal.place),
             pid=os.getpid(),
             started_at=self._started_at,
             seq=await self.journal.last_event(),

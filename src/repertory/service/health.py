@@ -116,7 +116,7 @@ class Monitor:
     async def _look_at_files(self) -> None:
         if not isinstance(self._journal, SqliteJournal):
             return
-        path = self._journal.path
+        path = self._journal.place
         while True:
             # In a thread, because a disk may hang. By names only; see FileLock for why no file is opened.
             self._free, self._wal = await anyio.to_thread.run_sync(_read_disk, path, abandon_on_cancel=True)
