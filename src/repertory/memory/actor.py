@@ -134,19 +134,17 @@ class MemoryActor:
         """Open a scope, or find it."""
         _check_id("scope_id", message.scope_id)
         _check_id("owner", message.owner)
-        known = None
         named = message.scope_id
         if named and (named in self._scopes or await self._journal.read_scope(named)):
-            known = await self._scope(message.scope_id, "")
-        if known is not None:
-            if root_of(known.opened.owner) != root_of(message.owner):
-                raise ScopeNotFound(f"scope {message.scope_id!r} is not for {message.owner!r}; choose another id")
-            has, asked = (known.opened.mode, known.opened.parent_id), (message.mode, message.parent_id)
-            if has != asked:
+            known = (await self._scope(named, "")).opened
+            if root_of(known.owner) != root_of(message.owner):
+                raise ScopeNotFound(f"scope {named!r} is not for {message.owner!r}; choose another id")
+            if (known.mode, known.parent_id) != (message.mode, message.parent_id):
                 raise ConfigurationError(
-                    f"scope {message.scope_id!r} exists as {has[0]} of {has[1]}, not as {asked[0]} of {asked[1]}"
+                    f"scope {named!r} exists as {known.mode} of {known.parent_id}, not as {message.mode} of "
+                    f"{message.parent_id}"
                 )
-            return partial(_when_durable, self._journal.submit(()), known.opened)
+            return partial(_when_durable, self._journal.submit(()), known)
         parent: Scope | None = None
         position = 0
         if message.mode not in ("root", "isolated"):
@@ -158,7 +156,7 @@ class MemoryActor:
         elif message.parent_id is not None:
             raise ConfigurationError(f"a {message.mode} scope has no parent, got parent_id={message.parent_id!r}")
         opened = ScopeOpened(
-            scope_id=message.scope_id or new_id("scope"),
+            scope_id=named or new_id("scope"),
             owner=message.owner,
             mode=message.mode,
             at=self._clock(),
