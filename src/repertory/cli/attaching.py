@@ -48,7 +48,7 @@ async def attach(run_id: str | None = RUN, *, at: At) -> None:
             try:
                 await attached.main()
             except* ServiceGone as gone:
-                await attached.end_line()
+                await attached.screen.end_line()
                 words = gone.exceptions[0]
                 raise ServiceGone(f"{words}; once a service runs it again: repertory attach {found}") from None
         if stop.asked.is_set():
@@ -78,7 +78,7 @@ class _Attached:
         self._run_id = detail.run.id
         self._detail = detail  # as it was when its newest turn began or ended
         self._state = detail.run.state  # the newest that was heard of
-        self._screen, self._lines = Screen(), Lines("")
+        self.screen, self._lines = Screen(), Lines("")
         self._typed_at = sys.stdin.isatty() and sys.stdout.isatty()
         self._said: list[str] = []  # typed here, and not yet seen among the events
         self._asked: dict[tuple[str, str], None] = {}  # runs and ids of calls that wait for a person, oldest first
@@ -96,14 +96,10 @@ class _Attached:
                 tasks.start_soon(self._type, tasks.cancel_scope)
             await self._show_text()
             tasks.cancel_scope.cancel()
-        await self._screen.end_line()
+        await self.screen.end_line()
         run = self._detail.run
         if run.state in ("failed", "stopped") and not self._typed_at:  # else a person has left
             raise RunError(f"run {run.id} {run.state}{f': {run.error}' if run.error else ''}")
-
-    async def end_line(self) -> None:
-        """Start a new line for a message, if the text that was streamed last is not at the end of one."""
-        await self._screen.end_line()
 
     def left(self) -> str:
         """The message for a person who leaves."""
@@ -118,7 +114,7 @@ class _Attached:
         """Show the task, the last message after it, and the run's own newest calls of the current turn."""
         run = self._detail.run
         keys = "; type to send it messages, Ctrl-C leaves" if self._typed_at else ""
-        await self._screen.remark(one_line(f"{run.agent} {run.id}, {run.state}{keys}"))
+        await self.screen.remark(one_line(f"{run.agent} {run.id}, {run.state}{keys}"))
         said = [run.task]
         recent: list[EventView] = []
         for view in await self._client.read_events(run.id, before=self._seq + 1):
@@ -129,11 +125,11 @@ class _Attached:
         for text in said:
             await self._quote(text)
         for view in recent[-_CALLS:] if run.live else ():
-            await self._screen.show_call(event_of(view, agent=await self._scribe.agent_of(view)), run.id)
+            await self.screen.show_call(event_of(view, agent=await self._scribe.agent_of(view)), run.id)
 
     async def _quote(self, text: str) -> None:
         """Show a message to the run."""
-        await self._screen.remark(f"> {output.clean(text[:_LONGEST])}")
+        await self.screen.remark(f"> {output.clean(text[:_LONGEST])}")
 
     async def _show_text(self) -> None:
         """Show the text of the run, turn after turn; if nobody can type, only to the end of the current turn."""
@@ -144,18 +140,18 @@ class _Attached:
                 if call.kind == "approval" and self._scribe.is_ours(call):
                     await self._ask(call)
             async with aclosing(self._client.stream(self._run_id)) as pieces:
-                await self._screen.show_text(pieces)
-            await self._screen.end_line()
+                await self.screen.show_text(pieces)
+            await self.screen.end_line()
             await self._catch_up()
             await self._read_run()
             run, result = self._detail.run, self._detail.result
             is_over = run.state in FINAL_STATES or not run.live
             if is_over and run.updated_at != told_at:
                 told_at = run.updated_at
-                if run.state in FINAL_STATES and result and not self._screen.has_shown(result, run.iteration):
-                    await self._screen.show(f"{result}\n")
+                if run.state in FINAL_STATES and result and not self.screen.has_shown(result, run.iteration):
+                    await self.screen.show(f"{result}\n")
                 if self._typed_at:
-                    await self._screen.remark(f"[{run.state}{f': {one_line(run.error, 200)}' if run.error else ''}]")
+                    await self.screen.remark(f"[{run.state}{f': {one_line(run.error, 200)}' if run.error else ''}]")
             if is_over and not self._typed_at:
                 return
             # Also if the run continues: the text of a run on another machine is not streamed here.
@@ -193,16 +189,16 @@ class _Attached:
                 del self._asked[view.run_id, event.call_id]
                 how = "allowed" if event.allowed else "denied"
                 by = f" by {event.by}" if event.by else ""
-                await self._screen.remark(one_line(f"[{event.tool} was {how}{by}]"))
+                await self.screen.remark(one_line(f"[{event.tool} was {how}{by}]"))
             elif isinstance(event, events.RunResumed) and of_it:
                 self._news.set()
             elif isinstance(event, events.StateChanged) and of_it:
                 self._state = event.state
                 self._news.set()
                 if event.state == "paused":
-                    await self._screen.remark("[paused]")
+                    await self.screen.remark("[paused]")
             else:
-                await self._screen.show_call(event, self._run_id)
+                await self.screen.show_call(event, self._run_id)
         self._seq = view.seq
         self._moved.set()
 
@@ -212,13 +208,13 @@ class _Attached:
         self._asked[call.run_id, call.call_id] = None
         how = KEYS if self._typed_at else f"repertory approve {one_line(call.call_id)}"
         wanted = asked_line(call.tool, dict(call.arguments))
-        await self._screen.remark(f"[{one_line(call.agent)} wants to call {wanted}; {how}]")
+        await self.screen.remark(f"[{one_line(call.agent)} wants to call {wanted}; {how}]")
 
     async def _type(self, everything: anyio.CancelScope) -> None:
         """Send each typed line; or decide the oldest call that waits with it, if it is an answer to that."""
 
         async def ask(prompt: str) -> str | None:
-            await self._screen.remark(prompt)
+            await self.screen.remark(prompt)
             return await self._lines.read()
 
         while (line := await self._lines.read()) is not None:
@@ -233,6 +229,6 @@ class _Attached:
                     await self._client.send(self._run_id, line)
                     self._news.set()
             except RepertoryError as error:
-                await self._screen.remark(one_line(f"[not sent: {error}]"))
+                await self.screen.remark(one_line(f"[not sent: {error}]"))
         output.say(self.left())
         everything.cancel()

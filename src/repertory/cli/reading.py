@@ -246,6 +246,7 @@ def _whole(blocks: list[dict[str, Any]]) -> str:
 _DECISIONS = 12  # how many are listed; --json has them all
 _BAR = 0.03  # how far the token estimate may be off in 95 of 100 prompts
 _HEIGHT = 8  # lines of the chart
+_TREE = "RUN=tree AGENT STATE >ITER=iterations >SEEN=tokens_seen >PLAIN=tokens_plain >COST=cost_seen >ALERTS TASK"
 
 
 @command
@@ -273,7 +274,8 @@ def _print_stats(screen: Console, *, runs: Sequence[Json], total: Json, tree: bo
     _print_chart(screen, first["iterations"])
     output.print_table(screen, output.Columns(("", "", ""), list(overview(total))))
     if tree:
-        _print_tree(screen, runs)
+        lines = [{**run, **run["statistics"], "alerts": len(run["alerts"])} for run in runs]
+        output.print_table(screen, tree_table(_TREE, lines, itemgetter("run_id", "parent_id")))
     purposes = [{"for": name, **of} for name, of in total["purposes"].items()]
     output.print_table(screen, output.table("FOR >CALLS >FAILED >TOKENS=prompt_tokens >COST", purposes))
     tools = sorted(({"tool": name, **of} for name, of in total["tools"].items()), key=lambda of: -of["calls"])
@@ -298,11 +300,7 @@ def _print_chart(screen: Console, iterations: Sequence[Json]) -> None:
 
 
 def overview(total: Json) -> Iterator[tuple[str, str, str]]:
-    """The figures of a run or a tree, beside those of a plain loop, as lines of a table.
-
-    Args:
-        total: The fields of ``RunStatistics``, with ``estimate`` if it is known.
-    """
+    """Lines of a table: the fields of ``RunStatistics`` beside those of a plain loop, and ``estimate`` if it is known."""
     iterations, calls = max(1, total["iterations"]), max(1, total["tool_calls"])
     seen, plain = total["tokens_seen"], total["tokens_plain"]
     priced = f"plain {cost(total['cost_plain'], plain)}"
@@ -327,12 +325,6 @@ def overview(total: Json) -> Iterator[tuple[str, str, str]]:
         verdict = "within" if estimate["p95"] <= _BAR else "beyond"
         facts = f"p95 {estimate['p95']:.1%} of {estimate['prompts']} prompts, {verdict} {_BAR:.0%}"
         yield "estimate off by", f"{estimate['p50']:.1%}", facts
-
-
-def _print_tree(screen: Console, runs: Sequence[Json]) -> None:
-    rows = [{**run, **run["statistics"], "alerts": len(run["alerts"])} for run in runs]
-    columns = "RUN=tree AGENT STATE >ITER=iterations >SEEN=tokens_seen >PLAIN=tokens_plain >COST=cost_seen >ALERTS TASK"
-    output.print_table(screen, tree_table(columns, rows, itemgetter("run_id", "parent_id")))
 
 
 def _print_decisions(screen: Console, runs: Sequence[Json]) -> None:
