@@ -6,12 +6,11 @@ whoever writes meanwhile. So the writer need not cooperate, and nobody waits.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import secrets
 import sqlite3
 from collections.abc import Callable, Generator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -35,19 +34,12 @@ _PAGES: Final = 2048  # copied between two reports of the progress: 8 MiB
 
 
 class Copied(msgspec.Struct, frozen=True, kw_only=True):
-    """A copy that was read back completely.
-
-    Attributes:
-        path: The path of the copy.
-        size: Its size in bytes.
-        records: The number of its records.
-        seq: The number of its newest record.
-    """
+    """A copy that was read back completely."""
 
     path: str
-    size: int
-    records: int
-    seq: int
+    size: int  # in bytes
+    records: int  # how many it has
+    seq: int  # the number of the newest
 
 
 def back_up(source: Path, target: Path, *, progress: Progress = lambda _done, _all: None) -> Copied:
@@ -60,40 +52,6 @@ def back_up(source: Path, target: Path, *, progress: Progress = lambda _done, _a
         JournalWriteFailed: The copy cannot be written to the disk.
     """
     check_readable(os.path.realpath(source))
-    return _copy(source, target, progress)
-
-
-def restore(source: Path, target: Path, *, progress: Progress = lambda _done, _all: None) -> Copied:
-    """Make a journal from a backup, at a path where there is none yet. It appears there only after it was read whole.
-
-    Raises:
-        ConfigurationError: ``target`` exists: nothing is ever overwritten.
-        JournalLocked: A process is about to create a journal with that name.
-        JournalUnreadable, JournalDamaged, JournalWriteFailed: As ``back_up``.
-    """
-    check_readable(os.path.realpath(source))
-    _check_free(target)
-    lock = FileLock(os.path.realpath(target))  # so that nobody creates it meanwhile
-    try:
-        return _copy(source, target, progress)
-    finally:
-        lock.release()
-
-
-def _check_free(target: Path) -> None:
-    # From a log of either kind beside it, SQLite would put another file's pages into the copy.
-    for name in (str(target), f"{target}-wal", f"{target}-journal"):
-        if os.path.lexists(name):
-            raise ConfigurationError(f"{name} is there already, and nothing is written over; name another file")
-
-
-def _refuse_damage(path: str, named: Path, *, deep: bool) -> None:
-    damage = find_damage(path, deep)
-    if damage:
-        raise JournalDamaged(f"{named} is damaged: {'; '.join(damage[:5])}")
-
-
-def _copy(source: Path, target: Path, progress: Progress) -> Copied:
     _check_free(target)
     with _temporary_file(target) as part:
         with explained(str(part), "write"):
@@ -112,6 +70,36 @@ def _copy(source: Path, target: Path, progress: Progress) -> Copied:
     # Only now, when the copy has one name: a journal with two is not opened to write.
     _sync(target.absolute().parent)
     return Copied(path=str(target), size=size, records=records, seq=seq)
+
+
+def restore(source: Path, target: Path, *, progress: Progress = lambda _done, _all: None) -> Copied:
+    """Make a journal from a backup, at a path where there is none yet. It appears there only after it was read whole.
+
+    Raises:
+        ConfigurationError: ``target`` exists: nothing is ever overwritten.
+        JournalLocked: A process is about to create a journal with that name.
+        JournalUnreadable, JournalDamaged, JournalWriteFailed: As ``back_up``.
+    """
+    check_readable(os.path.realpath(source))  # before the lock leaves a file beside the target
+    _check_free(target)
+    lock = FileLock(os.path.realpath(target))  # so that nobody creates it meanwhile
+    try:
+        return back_up(source, target, progress=progress)
+    finally:
+        lock.release()
+
+
+def _check_free(target: Path) -> None:
+    # From a log of either kind beside it, SQLite would put another file's pages into the copy.
+    for name in (str(target), f"{target}-wal", f"{target}-journal"):
+        if os.path.lexists(name):
+            raise ConfigurationError(f"{name} is there already, and nothing is written over; name another file")
+
+
+def _refuse_damage(path: str, named: Path, *, deep: bool) -> None:
+    damage = find_damage(path, deep)
+    if damage:
+        raise JournalDamaged(f"{named} is damaged: {'; '.join(damage[:5])}")
 
 
 def _copy_pages(source: str, target: str, progress: Progress) -> None:
@@ -155,7 +143,7 @@ def _temporary_file(target: Path) -> Generator[Path]:
         yield part
     finally:
         for suffix in ("", "-wal", "-shm", "-journal"):
-            with contextlib.suppress(FileNotFoundError):
+            with suppress(FileNotFoundError):
                 os.unlink(f"{part}{suffix}")
 
 
