@@ -13,7 +13,7 @@ from repertory._repeated_event import RepeatedEvent
 from repertory.cli import output
 from repertory.cli.commands import command
 from repertory.cli.conversing import KEYS, Lines, Screen, decide_by
-from repertory.cli.databases import of_run, open_source
+from repertory.cli.databases import need_run, open_source
 from repertory.cli.following import Scribe, check_there
 from repertory.cli.options import RUN, At
 from repertory.cli.output import one_line
@@ -39,7 +39,8 @@ async def attach(run_id: str | None = RUN, *, at: At) -> None:
     and e changes its arguments. Ctrl-C or Ctrl-D leaves, and the run continues; several may be attached. Without a
     terminal the command ends with the run.
     """
-    async with of_run(open_source(at), run_id, at.db) as (source, found):
+    async with open_source(at) as source:
+        found = await need_run(source, run_id, at.db)
         detail = await source.read_run(found)
         if not isinstance(source, ServiceClient):
             raise RunError(_not_served(detail.run))

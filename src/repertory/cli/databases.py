@@ -7,7 +7,7 @@ import shlex
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias
 
 import anyio
 import platformdirs
@@ -30,8 +30,6 @@ COMPANY = "company.toml"  # the file of a company, unless another is named
 
 Database: TypeAlias = Path | PostgresAddress
 """A file, or a database of a PostgreSQL server."""
-
-Source = TypeVar("Source", bound=RunSource)
 
 
 def data_dir() -> Path:
@@ -212,15 +210,6 @@ async def ask_service(at: At) -> AsyncGenerator[ServiceClient]:
         f"no service runs for {path}: repertory serve{where} --resume starts one that continues its runs, repertory "
         f"resume RUN{where} continues one run here"
     )
-
-
-@asynccontextmanager
-async def of_run(
-    opening: AbstractAsyncContextManager[Source], run_id: str | None, db: str | None
-) -> AsyncGenerator[tuple[Source, str]]:
-    """Open where runs are, until the end of the block, and find one there; see ``need_run``."""
-    async with opening as source:
-        yield source, await need_run(source, run_id, db)
 
 
 def db_option(database: Database | str | None) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from contextlib import AsyncExitStack, aclosing
+from contextlib import aclosing
 from functools import partial
 from operator import attrgetter
 from typing import Final, TypeAlias
@@ -15,7 +15,7 @@ import msgspec
 from repertory._ids import is_in_tree
 from repertory.cli import output
 from repertory.cli.commands import command
-from repertory.cli.databases import of_run, open_source
+from repertory.cli.databases import need_run, open_source
 from repertory.cli.live import Progress
 from repertory.cli.options import RUN, At, option
 from repertory.cli.output import one_line
@@ -63,12 +63,8 @@ async def logs(
         elif line:  # of some events there is nothing to say
             output.write(f"{output.timestamp(event.at)}  {one_line(agent):<13} {line}")
 
-    async with AsyncExitStack() as stack:
-        found: str | None = None
-        if everything:
-            source = await stack.enter_async_context(open_source(at, record=True))
-        else:
-            source, found = await stack.enter_async_context(of_run(open_source(at, record=True), run_id, at.db))
+    async with open_source(at, record=True) as source:
+        found = None if everything else await need_run(source, run_id, at.db)
         scribe = Scribe(source, found)
         seq = (await source.list_runs(0)).seq  # later events are followed
         is_live = found is None or (await source.read_run(found)).run.live

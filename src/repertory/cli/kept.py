@@ -23,7 +23,7 @@ from repertory._counting import counted
 from repertory.actors import open_system
 from repertory.cli import output
 from repertory.cli.commands import Answer, command
-from repertory.cli.databases import find_id, of_run, open_database
+from repertory.cli.databases import find_id, need_run, open_database
 from repertory.cli.options import AS_JSON, DATABASE, RUN, argument, option
 from repertory.cli.output import clean, one_line
 from repertory.cli.runs import tree_table
@@ -316,7 +316,8 @@ async def list_contents(run_id: str | None = RUN, *, db: str | None = DATABASE) 
 
     KEPT says where the whole is: in the content store, in the ledger (from which it is read), or gone.
     """
-    async with of_run(open_database(db), run_id, db) as (source, found):
+    async with open_database(db) as source:
+        found = await need_run(source, run_id, db)
         contents = await read_contents(source.journal, found)
 
     def show(screen: Console) -> None:
@@ -367,7 +368,8 @@ async def show_payload(
     db: str | None = DATABASE,
 ) -> Answer:
     """Show the payload of a run as JSON."""
-    async with of_run(open_database(db), run_id, db) as (source, found):
+    async with open_database(db) as source:
+        found = await need_run(source, run_id, db)
         shown = await read_payload(source.journal, await source.journal.read_run(found), version)
     text = json.dumps(shown["payload"], indent=2, ensure_ascii=False)
     return Answer({"database": source.database, **shown}, lambda _: output.write(text))
@@ -377,7 +379,8 @@ async def show_payload(
 @command
 async def history(run_id: str | None = RUN, *, db: str | None = DATABASE) -> Answer:
     """Show who changed what in a run's payload, version by version."""
-    async with of_run(open_database(db), run_id, db) as (source, found):
+    async with open_database(db) as source:
+        found = await need_run(source, run_id, db)
         shown = await read_payload_history(source.journal, await source.journal.read_run(found))
     lines = [line for version in shown["versions"] for line in _lines(version)]
     return Answer({"database": source.database, **shown}, lambda screen: screen.print(*lines, sep="\n", soft_wrap=True))

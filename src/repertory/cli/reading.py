@@ -14,7 +14,7 @@ from rich.text import Text
 from repertory._counting import counted
 from repertory.cli import output
 from repertory.cli.commands import Answer, command
-from repertory.cli.databases import of_run, open_source
+from repertory.cli.databases import need_run, open_source
 from repertory.cli.options import AS_JSON, FULL, RUN, At, option
 from repertory.cli.output import clean, cost, one_line, tokens
 from repertory.cli.runs import nodes_of, own_id, tree_table
@@ -44,7 +44,8 @@ async def inspect(
     Before it comes the record: how each entry was shown, and which decisions made it so. Of a long record these are the
     newest entries and those that the model saw.
     """
-    async with of_run(open_source(at), run_id, at.db) as (source, found):
+    async with open_source(at) as source:
+        found = await need_run(source, run_id, at.db)
         detail = await source.read_run(found)
         shown = await source.read_inspection(found, iteration, newest=0 if full or as_json else _NEWEST)
 
@@ -148,7 +149,8 @@ async def ledger(
     as_json: bool = AS_JSON,
 ) -> None:
     """Show the full record of a run."""
-    async with of_run(open_source(at), run_id, at.db) as (source, found):
+    async with open_source(at) as source:
+        found = await need_run(source, run_id, at.db)
         run = (await source.read_run(found)).run  # before the entries, so that an ended run has all of them
         page = await source.read_record(found, 0, 0)
         at_entry = max(0, page["length"] - lines) if lines else 0
@@ -258,7 +260,8 @@ async def stats(
     Iteration by iteration: its context, the prompt cache, the cost by purpose, tools and retrievals,
     summaries, the decisions with what they saved, how good the token estimate was, and alerts.
     """
-    async with of_run(open_source(at), run_id, at.db) as (source, found):
+    async with open_source(at) as source:
+        found = await need_run(source, run_id, at.db)
         shown: Json = {"database": source.database, **await source.read_stats(found, tree=tree)}
         states = {node.run.id: node.run.state for node in nodes_of((await source.read_run(found)).tree)}
     for run in shown["runs"]:  # on record, what no process runs any more is still running

@@ -14,7 +14,7 @@ from repertory._ids import new_id
 from repertory.cli import output
 from repertory.cli.commands import Answer, command
 from repertory.cli.conversing import arguments_in, who_decides
-from repertory.cli.databases import ask_service, db_option, named_database, need_run, of_run, open_service, open_source
+from repertory.cli.databases import ask_service, db_option, named_database, need_run, open_service, open_source
 from repertory.cli.options import ONE_RUN, At, argument, option
 from repertory.cli.output import one_line
 from repertory.cli.reading import call_line
@@ -71,7 +71,8 @@ async def send(
     when the command returns.
     """
     words = sys.stdin.buffer.read().decode(errors="replace") if text == "-" else text
-    async with of_run(ask_service(at), run_id, at.db) as (client, found):
+    async with ask_service(at) as client:
+        found = await need_run(client, run_id, at.db)
         await client.send(found, words)
 
 
@@ -79,7 +80,8 @@ def _steering(verb: str, text: str) -> Any:
     """A command that has the service steer a run; ``text`` is its help."""
 
     async def steer(run_id: str = ONE_RUN, *, at: At) -> None:
-        async with of_run(ask_service(at), run_id, at.db) as (client, found):
+        async with ask_service(at) as client:
+            found = await need_run(client, run_id, at.db)
             await client.steer(found, verb)
 
     steer.__doc__ = text
@@ -153,7 +155,8 @@ async def rm(run_id: str = argument("RUN", "A run's whole id.", ...), *, at: At)
 
     Its record, memory and contents are deleted; copies that other runs have stay. Its id cannot be used again.
     """
-    async with of_run(open_source(at), run_id, at.db) as (source, found):
+    async with open_source(at) as source:
+        found = await need_run(source, run_id, at.db)
         if found != run_id:
             raise RunNotFound(f"{run_id!r} is no whole id of a run; it fits {found}")
         if not isinstance(source, RecordSource):
@@ -166,7 +169,8 @@ async def rm(run_id: str = argument("RUN", "A run's whole id.", ...), *, at: At)
 
 async def _fork(run_id: str, at: At, iteration: int | None, text: str | None, *, rewind: bool = False) -> Answer:
     """Let the service fork a run, or write the fork to a database that no process owns."""
-    async with of_run(open_source(at), run_id, at.db) as (source, found):
+    async with open_source(at) as source:
+        found = await need_run(source, run_id, at.db)
         if not isinstance(source, RecordSource):
             new = await source.fork(found, iteration, text=text, rewind=rewind)
             return new_run(new, at, "follow it with: repertory attach")
