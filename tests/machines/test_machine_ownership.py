@@ -293,7 +293,7 @@ def test_a_lease_is_renewed_though_the_server_has_too_few_connections(
                 together = threading.Barrier(4, timeout=PATIENCE)
                 async with anyio.create_task_group() as group:
                     for _ in range(4):
-                        group.start_soon(journal.use, "read", lambda _: together.wait())
+                        group.start_soon(journal.reader.use, "read", lambda _: together.wait())
                 lost = time.monotonic()
                 while machines.lease.renewed < lost:
                     await anyio.sleep(0.01)

@@ -52,7 +52,7 @@ async def connection(journal: Journal) -> int:
     """Which of the server's processes answers its reads; 0 without a server."""
     if not isinstance(journal, PostgresJournal):
         return 0
-    return await journal.use("ask", lambda own: int(own.execute("SELECT pg_backend_pid()").fetchone()[0]))
+    return await journal.reader.use("ask", lambda own: int(own.execute("SELECT pg_backend_pid()").fetchone()[0]))
 
 
 async def main() -> None:

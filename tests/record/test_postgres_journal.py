@@ -625,7 +625,7 @@ def test_a_journal_is_closed_though_the_server_says_nothing(run_async: RunAsync,
     async def main() -> None:
         async def sleep(journal: PostgresJournal) -> None:
             with pytest.raises(JournalClosed):
-                await journal.use("sleep in", lambda connection: connection.execute(query))
+                await journal.reader.use("sleep in", lambda connection: connection.execute(query))
 
         async with anyio.create_task_group() as tasks:
             with anyio.fail_after(PATIENCE):

@@ -37,7 +37,7 @@ def test_cancelled_reads_take_no_turns(
         begun.clear()
         go_on.clear()
         async with open_journal(place) as journal:
-            most = journal._reader.threads  # type: ignore[attr-defined]
+            most = journal.reader.threads  # type: ignore[attr-defined]
             for numbers in (range(most), range(most, 2 * most)):
                 async with anyio.create_task_group() as tasks:
                     for number in numbers:

@@ -117,7 +117,7 @@ class Machines:
 
     async def use(self, doing: str, work: Callable[[Connection], T]) -> T:
         """Do something over a connection, in a thread; again if the server went away meanwhile, or broke it off."""
-        return await self._journal.use(doing, work)
+        return await self._journal.reader.use(doing, work)
 
     async def _rows(self, doing: str, statement: str, *values: object) -> list[Any]:
         """The rows that a statement returns."""
@@ -411,9 +411,9 @@ async def open_machines(
         (number,) = connection.execute("SELECT 'machines'::regclass::oid").fetchone() or (0,)
         return f"repertory {number}"
 
-    channel = await journal.use("take part in", register)
+    channel = await journal.reader.use("take part in", register)
     await anyio.to_thread.run_sync(writer.hold_at_most, _HELD * lease)
-    kept = Lease(journal.place, writer.id, lease, sent, journal.drop_idle)
+    kept = Lease(journal.place, writer.id, lease, sent, journal.reader.drop_idle)
     writer.guard = Guard(writer.id, channel)
     machines = Machines(journal, kept, machine_id=writer.id, name=name, channel=channel)
     listener = Listener(journal.place, channel, machines.hear)

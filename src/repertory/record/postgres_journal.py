@@ -92,19 +92,11 @@ class PostgresJournal(OwnedJournal[PostgresAddress, "PostgresReader", PostgresWr
         super().__init__(address, durability, redactor, reader, writer, close_timeout=close_timeout)
         self.is_shared = writer is not None
 
-    async def use(self, doing: str, work: Callable[[Connection], T]) -> T:
-        """Do other work over a connection to its database, in a thread; see ``PostgresReader.use``."""
-        return await self._reader.use(doing, work)
-
-    def drop_idle(self) -> None:
-        """Close the reading connections that nobody uses; from any thread."""
-        self._reader.drop_idle()
-
     async def _query(self, what: str, sql: str, values: Sequence[Value], decode: Callable[[Rows], T]) -> T:
         def fetch(connection: Connection) -> T:
             return decode(connection.execute(translate(sql), values).fetchall())
 
-        return await self._reader.use(f"read {what} in", fetch)
+        return await self.reader.use(f"read {what} in", fetch)
 
     async def _change(self, doing: str, work: Callable[[Tables], T]) -> T:
         def change(connection: Connection) -> T:
@@ -112,7 +104,7 @@ class PostgresJournal(OwnedJournal[PostgresAddress, "PostgresReader", PostgresWr
                 return work(PostgresTables(connection))
 
         await self.writer.wait_queued()
-        return await self._reader.use(f"{doing} in", change)
+        return await self.reader.use(f"{doing} in", change)
 
     async def _complete_below(self) -> int:
         await self._settle()
@@ -205,7 +197,7 @@ class PostgresReader(Reader):
             self._changed.notify_all()
 
     def drop_idle(self) -> None:
-        """Close the connections that nobody uses."""
+        """Close the connections that nobody uses; from any thread."""
         with self._changed:
             idle, self._idle = self._idle, []
         for connection in idle:

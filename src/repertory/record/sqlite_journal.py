@@ -154,7 +154,7 @@ class OwnedJournal(Journal, Generic[P, R, W]):
     ) -> None:
         super().__init__(durability, redactor)
         self.place: P = place
-        self._reader = reader
+        self.reader = reader
         self._writer = writer
         self._close_timeout = close_timeout
 
@@ -171,7 +171,7 @@ class OwnedJournal(Journal, Generic[P, R, W]):
     def _close(self) -> None:
         """Close the reader, so that nobody is reading when the writer empties a file's log, and then the writer."""
         try:
-            self._reader.close()
+            self.reader.close()
         finally:
             if self._writer is not None:
                 self._writer.close(self._close_timeout)
@@ -216,7 +216,7 @@ class SqliteJournal(OwnedJournal[str, SqliteReader, SqliteWriter]):
             return await self.writer.start_job(work).result()
 
     async def _query(self, what: str, sql: str, values: Sequence[Value], decode: Callable[[Rows], T]) -> T:
-        return await self._reader.fetch(what, sql, values, decode)
+        return await self.reader.fetch(what, sql, values, decode)
 
     async def give_back(self, pages: int) -> tuple[int, int]:
         """Return up to ``pages`` unused pages of the file to the disk.
