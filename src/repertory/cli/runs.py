@@ -25,7 +25,7 @@ from repertory._version import __version__
 from repertory.cli import output
 from repertory.cli.commands import Answer, command
 from repertory.cli.databases import db_option, locate, named_database, open_source
-from repertory.cli.options import AS_JSON, At, option
+from repertory.cli.options import At, option
 from repertory.cli.sections import COMMANDS
 from repertory.cli.signals import drawn_on
 from repertory.cli.stopping import stopped_by_signals
@@ -45,12 +45,7 @@ _NARROW = 20  # columns; in fewer a sentence is no column beside its command
 
 
 @command
-async def ps(
-    *,
-    everything: bool = option("-a, --all", "Show runs that have ended, too.", False),
-    at: At,
-    as_json: bool = AS_JSON,
-) -> Answer:
+async def ps(*, everything: bool = option("-a, --all", "Show runs that have ended, too.", False), at: At) -> Answer:
     """List runs as a tree; those of the service, if one is running.
 
     Tokens are summed over all prompts. A run that no process works on any more is shown as interrupted; resume it to
