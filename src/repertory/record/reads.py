@@ -100,6 +100,7 @@ class Reader:
     def abandon(self) -> None:
         """In a forked child, which has no such threads: refuse everything, and never close a connection."""
         self._closed = self._forked = True
+        self._turns = threading.Semaphore(self.threads)  # another thread of the parent may have one
 
 
 _limiters: Final = RunVar[WeakKeyDictionary[Reader, anyio.CapacityLimiter]]("repertory-readers")

@@ -7,7 +7,6 @@ thread of whoever reads. Results are decoded there too, so that a large read doe
 from __future__ import annotations
 
 import sqlite3
-import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
@@ -30,7 +29,6 @@ class SqliteReader(Reader):
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._turn = threading.Lock()  # guards the next three: one query at a time, and closing after them
         self._loop: asyncio.AbstractEventLoop | None = None
         self._connection: aiosqlite.Connection | None = None
         self._uri = ""
@@ -49,14 +47,13 @@ class SqliteReader(Reader):
     def _fetch(self, what: str, sql: str, values: Sequence[Value], decode: Callable[[Rows], T]) -> T:
         import asyncio
 
-        with self._turn:
-            self._check()
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-            try:
-                return decode(self._loop.run_until_complete(self._query(sql, values)))
-            except ERRORS as error:
-                raise explain(error, self._path, f"read {what} in") from error
+        self._check()
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+        try:
+            return decode(self._loop.run_until_complete(self._query(sql, values)))
+        except ERRORS as error:
+            raise explain(error, self._path, f"read {what} in") from error
 
     async def _query(self, sql: str, values: Sequence[Value]) -> Rows:
         connection = await self._connect()
@@ -87,14 +84,13 @@ class SqliteReader(Reader):
     def abandon(self) -> None:
         """In a forked child: refuse everything; see ``Reader``."""
         keep_for_ever((self._loop, self._connection))
-        self._turn = threading.Lock()  # another thread of the parent may have held it
         self._loop = self._connection = None
         super().abandon()
 
     def close(self) -> None:
         """Close the connection; blocks until the current query is done. Safe to call twice."""
         self._closed = True
-        with self._turn:
+        with self._turns:
             loop, self._loop = self._loop, None
             if loop is not None:
                 try:
