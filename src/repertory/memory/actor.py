@@ -31,7 +31,7 @@ from repertory.errors import (
     ScopeNotFound,
     ScopeReadOnly,
 )
-from repertory.memory.items import Item, encode_content, item_info, shape_item
+from repertory.memory.items import Item, encode_content, item_info, off_loop, shape_item
 from repertory.memory.merging import MergeReport, compare, parent_of, read_by_id, same_content, with_copies
 from repertory.memory.messages import (
     Change,
@@ -53,7 +53,6 @@ from repertory.memory.messages import (
 )
 from repertory.memory.quota import MemoryQuota, check_room
 from repertory.memory.scopes import LONGEST_ID, Scope, read_lineage, resolve
-from repertory.memory.threads import off_loop
 from repertory.record.items import ItemQuery, Layer
 from repertory.record.journal import Journal
 from repertory.record.memory_records import ItemInfo, ItemWritten, ScopeMerged, ScopeOpened

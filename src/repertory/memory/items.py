@@ -1,4 +1,4 @@
-"""Memory items: what they hold, and the transforms by which their content is read."""
+"""Memory items: what they hold, the transforms by which their content is read, and work on many of them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import base64
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 import msgspec
+from anyio import to_thread
 
 from repertory._choices import check_choice, show
 from repertory._counting import counted
@@ -23,6 +24,8 @@ from repertory.record.memory_records import ItemFormat, ItemInfo, ItemWritten
 from repertory.record.rows import NOT_KEPT, decode_json, encode_json
 from repertory.record.search import stems_of
 
+T = TypeVar("T")
+
 Content: TypeAlias = str | bytes | bool | int | float | list[Any] | dict[str, Any] | None
 """What an item holds: text, bytes, or any JSON value. Narrow it with ``isinstance``, or read ``Item.text``."""
 NewContent: TypeAlias = Content | Sequence[Any] | Mapping[str, Any]
@@ -32,6 +35,8 @@ TransformKind: TypeAlias = Literal["full", "excerpt", "summary", "first_n", "las
 BYTES: Final = (bytes, bytearray, memoryview)
 _ALWAYS_JSON: Final = frozenset({str, int, bool, type(None)})
 _SENTENCE = re.compile(r"(?<=[.!?…])\s+|\n+")
+_MOST_ITEMS: Final = 200  # that are worked on at once, on the event loop; to encode one takes some 30 µs
+_MOST_BYTES: Final = 100_000  # of these; an excerpt of a million takes up to 0.6 s
 
 
 class Item(ItemInfo, frozen=True, kw_only=True):
@@ -212,3 +217,13 @@ def _first_sentences(text: str, limit: int) -> str:
         chosen.append(sentence)
         left -= len(sentence) + 1
     return " ".join(chosen) if chosen else first_chars(text.strip(), limit)
+
+
+async def off_loop(work: Callable[[], T], *, items: int = 1, size: int = 0) -> T:
+    """Do something with this many items of this many bytes in all: at once if they are few, else in a thread.
+
+    A cancelled call still waits for the thread, so that nothing goes on behind its back.
+    """
+    if items <= _MOST_ITEMS and size <= _MOST_BYTES:
+        return work()
+    return await to_thread.run_sync(work)

@@ -11,9 +11,8 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from repertory.errors import ScopeNotFound
-from repertory.memory.items import Item, shape_item
+from repertory.memory.items import Item, off_loop, shape_item
 from repertory.memory.scopes import LONGEST_ID, Scope
-from repertory.memory.threads import off_loop
 from repertory.record.items import Layer
 from repertory.record.journal import Journal
 from repertory.record.memory_records import ItemWritten
