@@ -36,7 +36,7 @@ from repertory.record.postgres_sql import (
 )
 from repertory.record.rows import encode_json
 from repertory.record.schema import SHARED
-from repertory.record.writing import COLUMNS, EMPTY, Batch, Statement, Writer, insert_statements
+from repertory.record.writing import COLUMNS, EMPTY, UNFIT, Batch, Statement, Writer, insert_statements
 
 if TYPE_CHECKING:
     from repertory.record.postgres_sql import Connection
@@ -130,6 +130,8 @@ class PostgresWriter(Writer):
         self.id = str(uuid4())
         self.commits = 0  # so far; the number of the last transaction that was written
         self.newest = 0  # above every number that was written
+        errors = driver().errors
+        self._refused = (errors.IntegrityError, errors.DataError, errors.ProgramLimitExceeded, *UNFIT)
         self._use(connection)
         connection.execute(_FORGET)
         connection.execute(_MARK, (self.id, 0))
@@ -168,17 +170,6 @@ class PostgresWriter(Writer):
         return f"idle_in_transaction_session_timeout = {idle}", f"{self._limit} = {longest}"
 
     # --- the thread ---------------------------------------------------------------------------------------
-
-    def _refused(self) -> tuple[type[BaseException], ...]:
-        errors = driver().errors
-        return (
-            errors.IntegrityError,
-            errors.DataError,
-            errors.ProgramLimitExceeded,
-            OverflowError,
-            TypeError,
-            ValueError,
-        )
 
     def _fact(self, error: BaseException) -> str:
         # An error about the size of a value names the index too.

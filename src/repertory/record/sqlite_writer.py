@@ -18,22 +18,14 @@ from repertory.record.reads import marks
 from repertory.record.rows import NEWEST, EncodedRecord, Value, encode_json
 from repertory.record.sqlite_file import FileLock, explain, is_busy, is_disk_error
 from repertory.record.waiting import Failure, Ticket, wake_all
-from repertory.record.writing import COLUMNS, EMPTY, Batch, Statement, Writer, insert_statements
+from repertory.record.writing import COLUMNS, EMPTY, UNFIT, Batch, Statement, Writer, insert_statements
 
 T = TypeVar("T")
 
 log = Log("repertory.journal")
 
 # Errors caused by a batch and not by the disk: the other batches can be written without it.
-REFUSED: Final = (
-    sqlite3.IntegrityError,
-    sqlite3.DataError,
-    sqlite3.InterfaceError,
-    sqlite3.ProgrammingError,
-    OverflowError,
-    TypeError,
-    ValueError,
-)
+REFUSED: Final = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError, sqlite3.ProgrammingError, *UNFIT)
 _BUSY_STEP: Final = 0.25  # seconds that SQLite waits for a program that holds the file, before we check for closing
 _BUSY_NOTICE: Final = 5.0  # seconds of waiting until it is logged; then again each time that they double
 
@@ -128,6 +120,8 @@ class OpenedFile:
 class SqliteWriter(Writer):
     """Owns the writing connection. Batches go to the disk in the order of ``submit``."""
 
+    _refused = REFUSED
+
     def __init__(
         self,
         connection: sqlite3.Connection,
@@ -173,9 +167,6 @@ class SqliteWriter(Writer):
         # Here, as whoever closes does not wait for ever for a thread that hangs on the disk, and may still write.
         if self._owned is not None:
             self._owned.release()
-
-    def _refused(self) -> tuple[type[BaseException], ...]:
-        return REFUSED
 
     def _do(self, job: Job[Any]) -> None:
         failure: Failure | None = None

@@ -25,6 +25,8 @@ Statement: TypeAlias = tuple[str, Sequence[Value]]
 COLUMNS: Final = {name: columns for table in TABLES.values() for name, columns in table.layout.items()}
 EMPTY: Final = "DELETE FROM content_bodies WHERE seq IN (SELECT CAST(value AS BIGINT) FROM json_each(?))"
 GROUP: Final = 512  # records that one commit gathers; a larger batch gets its own commit
+UNFIT: Final = (OverflowError, TypeError, ValueError)
+"""What a driver raises for a value that it does not take."""
 _END: Final = Ticket()  # the last element of the queue
 
 
@@ -82,6 +84,8 @@ class Writer:
     """The queue and the thread of a journal's writer, and the handling of failures."""
 
     _connection: Any
+    # The errors caused by a batch and not by the disk: the other batches can be written without it.
+    _refused: tuple[type[BaseException], ...]
 
     def __init__(self, name: str) -> None:
         self._path = name  # of the file or the database, for errors
@@ -103,10 +107,6 @@ class Writer:
 
     def _write(self, group: Sequence[Batch]) -> None:
         """Write batches in one commit."""
-        raise NotImplementedError
-
-    def _refused(self) -> tuple[type[BaseException], ...]:
-        """The errors caused by a batch and not by the disk: the other batches can be written without it."""
         raise NotImplementedError
 
     def _fact(self, error: BaseException) -> object:
@@ -219,7 +219,7 @@ class Writer:
             try:
                 self._write(group)
                 return
-            except self._refused():
+            except self._refused:
                 self._rollback()
         for batch in group:
             if batch.builds_on_refused():
@@ -227,7 +227,7 @@ class Writer:
                 continue
             try:
                 self._write([batch])
-            except self._refused() as error:
+            except self._refused as error:
                 self._rollback()
                 batch.refuse(self._fact(error))
 
