@@ -198,7 +198,7 @@ def test_closing_does_not_wait_for_a_foreign_program_for_ever(tmp_path: Path, ru
                 await journal.write([kit.appended("a", 0)])
                 foreign = held(path)
                 journal.submit([kit.appended("a", 1)])
-                while not journal._writer._wait_reason():
+                while not journal._writer._waits_for:
                     await anyio.sleep(0.01)
         foreign.close()
         async with open_journal(path) as journal:

@@ -11,7 +11,6 @@ import contextlib
 import itertools
 import logging
 import re
-import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -125,8 +124,6 @@ class PostgresWriter(Writer):
         self.guard: Guard | None = None
         self._idle, self._longest = _IDLE, _TRANSACTION
         self._patience = patience
-        self._wait_aborted = threading.Event()  # it must not wait any longer
-        self._away = False  # waiting for the server
         self.id = str(uuid4())
         self.commits = 0  # so far; the number of the last transaction that was written
         self.newest = 0  # above every number that was written
@@ -255,7 +252,7 @@ class PostgresWriter(Writer):
             JournalWriteFailed: The server stays away. It is then unknown whether the batch was written.
         """
         self._connection.close()
-        self._away = True
+        self._waits_for = "the server is away"
         since, pause, notice = time.monotonic(), _RETRY, 0.0
         while True:
             waited = time.monotonic() - since
@@ -271,7 +268,7 @@ class PostgresWriter(Writer):
                 )
             try:
                 written = self._reconnect(number)
-                self._away = False
+                self._waits_for = ""
                 return written
             except Exception as another:
                 error = another
@@ -317,12 +314,6 @@ class PostgresWriter(Writer):
         return bool(last == number)
 
     # --- the end ------------------------------------------------------------------------------------------
-
-    def _wait_reason(self) -> str:
-        return "the server is away" if self._away else ""
-
-    def _abort_wait(self) -> None:
-        self._wait_aborted.set()
 
     def _failed(self) -> BaseException:
         error = super()._failed()

@@ -137,22 +137,12 @@ class SqliteWriter(Writer):
         self._inserter = Inserter(connection)
         self.commits = 0  # so far
         self._busy_notice = busy_notice
-        self._busy = False  # waiting for another program that holds the file
-        self._wait_aborted = False  # it must not wait any longer
         connection.execute(f"PRAGMA busy_timeout = {_BUSY_STEP * 1000:.0f}")
         self._start()
 
     def start_job(self, work: Callable[[sqlite3.Connection], T]) -> Job[T]:
         """Queue a transaction of another kind."""
         return self.submit(Job(work))
-
-    def _wait_reason(self) -> str:
-        return "another program holds the file" if self._busy else ""
-
-    def _abort_wait(self) -> None:
-        self._wait_aborted = True
-        if self._busy:
-            self._thread.join(2 * _BUSY_STEP)
 
     # --- the thread ---------------------------------------------------------------------------------------
 
@@ -202,11 +192,11 @@ class SqliteWriter(Writer):
         while True:
             try:
                 self._connection.execute(sql, values)
-                self._busy = False
+                self._waits_for = ""
                 return
             except sqlite3.OperationalError as error:
-                self._busy = is_busy(error)
-                if not self._busy or self._wait_aborted:
+                self._waits_for = "another program holds the file" if is_busy(error) else ""
+                if not self._waits_for or self._wait_aborted.is_set():
                     raise
             waited = time.monotonic() - since
             if waited >= notice:

@@ -27,6 +27,7 @@ EMPTY: Final = "DELETE FROM content_bodies WHERE seq IN (SELECT CAST(value AS BI
 GROUP: Final = 512  # records that one commit gathers; a larger batch gets its own commit
 UNFIT: Final = (OverflowError, TypeError, ValueError)
 """What a driver raises for a value that it does not take."""
+_LAST: Final = 0.5  # seconds for a wait that was aborted to end, which an SQLite writer notices every quarter
 _END: Final = Ticket()  # the last element of the queue
 
 
@@ -95,6 +96,8 @@ class Writer:
         self._last: Ticket | None = None  # the ticket that was queued last
         self._closed = self._forked = False
         self._failure: BaseException | None = None
+        self._waits_for = ""  # what keeps it from writing, while something does
+        self._wait_aborted = threading.Event()  # closing took too long: it must not wait for that any longer
         # A daemon thread, so that a disk that hangs for ever does not keep the process alive. It needs no clean end.
         self._thread = threading.Thread(target=self._run, name="repertory-journal", daemon=True)
 
@@ -124,13 +127,6 @@ class Writer:
     def _close_connection(self) -> None:
         """Close the connection, after everything that was queued has been written."""
         raise NotImplementedError
-
-    def _wait_reason(self) -> str:
-        """What the writer is waiting for, for the error that closing took too long; "" if unknown."""
-        return ""
-
-    def _abort_wait(self) -> None:
-        """Stop waiting soon, because closing took too long."""
 
     def _explain(self, cause: BaseException) -> str:
         """Explain why nothing is written any more."""
@@ -171,9 +167,11 @@ class Writer:
         self._thread.join(timeout)
         # Otherwise everything is written, and it only waits for its connection to be closed.
         if self._thread.is_alive() and self._last is not None and not self._last.done:
-            waits = self._wait_reason()
+            waits = self._waits_for
             left = self._queue.qsize() + bool(waits)
-            self._abort_wait()
+            self._wait_aborted.set()
+            if waits:
+                self._thread.join(_LAST)
             raise JournalWriteFailed(
                 f"{self._path} did not finish writing within {timeout:g} s: "
                 f"{waits}{waits and ', and '}about {left} batches are not on the disk"
