@@ -303,7 +303,7 @@ def _print_chart(screen: Console, iterations: Sequence[Json]) -> None:
 
 
 def overview(total: Json) -> Iterator[tuple[str, str, str]]:
-    """Lines of a table: the fields of ``RunStatistics`` beside those of a plain loop, and ``estimate`` if it is known."""
+    """Lines of a table: the fields of ``RunStatistics`` beside those of a plain loop, and ``estimate`` if known."""
     iterations, calls = max(1, total["iterations"]), max(1, total["tool_calls"])
     seen, plain = total["tokens_seen"], total["tokens_plain"]
     priced = f"plain {cost(total['cost_plain'], plain)}"
