@@ -36,11 +36,9 @@ class Journal(ListReads, ItemReads, QueueReads, WebhookReads):
 
     Attributes:
         durability: What an acknowledged write survives.
-        place: The path of its file, or the address of its database; "" if it is in this process.
         is_shared: Whether other processes may write to it too.
     """
 
-    place: object = ""
     is_shared = False
 
     def __init__(self, durability: Durability, redactor: Redactor | None) -> None:
@@ -104,6 +102,11 @@ class Journal(ListReads, ItemReads, QueueReads, WebhookReads):
     def redact(self, value: T) -> T:
         """The value as it would be recorded: with the journal's secrets replaced, or the same object if it has none."""
         return value if self._redactor is None else self._redactor(value)
+
+    @property
+    def place(self) -> object:
+        """The path of its file, or the address of its database; "" if it is in this process."""
+        return ""
 
     @property
     def redaction_reach(self) -> int:

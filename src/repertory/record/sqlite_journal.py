@@ -136,11 +136,7 @@ class MemoryJournal(Journal):
 
 
 class OwnedJournal(Journal, Generic[P, R, W]):
-    """A journal with a writer thread, or read-only without one, and then it may not update the search index.
-
-    Attributes:
-        place: The path of its file, or the address of its database.
-    """
+    """A journal with a writer thread, or read-only without one, and then it may not update the search index."""
 
     def __init__(
         self,
@@ -153,10 +149,15 @@ class OwnedJournal(Journal, Generic[P, R, W]):
         close_timeout: float,
     ) -> None:
         super().__init__(durability, redactor)
-        self.place: P = place
+        self._place = place
         self.reader = reader
         self._writer = writer
         self._close_timeout = close_timeout
+
+    @property
+    def place(self) -> P:
+        """The path of its file, or the address of its database."""
+        return self._place
 
     @property
     def writer(self) -> W:
