@@ -331,7 +331,7 @@ async def test_attempts_that_broke_off_count_with_the_most_that_they_can_have_ta
     agent = rp.Agent("a", limits=rp.Limits(cost=6.0), max_tokens=1_000, context=None)
     async with rp.open_supervisor(model=model) as supervisor:
         run = await supervisor.spawn(agent, "Go.")
-        with pytest.raises(RunFailed, match=r"have spent \$6\.0000"):
+        with pytest.raises(RunFailed, match=r"have spent \$6\.0000, \$4\.0000 of it at most, for calls that broke off"):
             await run.wait_result()
         figures = run.statistics()
     assert (len(model.requests), figures.cost_seen, figures.cost_lost) == (2, 2.0, 4.0)

@@ -346,9 +346,12 @@ class Spending:
             for name, (verb, words) in _AMOUNTS.items():
                 bound, now = getattr(agent.limits, name), getattr(taken, name)
                 if bound is not None and now >= bound:
+                    figures = self._tally.tree(run_id)
+                    lost = round(now - (figures.cost_seen if name == "cost" else figures.tokens_billed), 4)
+                    at_most = f", {words.format(lost)} of it at most, for calls that broke off" if lost > 0 else ""
                     raise LimitExceeded(
-                        f"run {run_id} and those below it have {verb} {words.format(now)}; the limit of agent "
-                        f"{agent.name} is {words.format(bound)} (limits.{name})"
+                        f"run {run_id} and those below it have {verb} {words.format(now)}{at_most}; the limit of "
+                        f"agent {agent.name} is {words.format(bound)} (limits.{name})"
                     )
                 beside = getattr(reserved, name)
                 full = full or (bound is not None and beside > 0 and now + beside >= bound)
