@@ -78,6 +78,16 @@ async def _pay_one(request: ModelRequest) -> object:
     return str(results[0].content) if results else call("pay", call_id="c0", to="ann", amount=1234567890123456789)
 
 
+@rp.tool
+async def order(what: str) -> rp.ResultLater:
+    """Order something."""
+    return rp.ResultLater("the shop")
+
+
+_order = FunctionModel(lambda request: call("order", call_id="c9", what="ink"))
+orderer = rp.Agent("orderer", tools=[order], model=_order, context=None)
+
+
 exact_payer = rp.Agent("exact_payer", tools=[pay], model=FunctionModel(_pay_one), context=None)
 
 

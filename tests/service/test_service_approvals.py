@@ -146,7 +146,7 @@ def wait_for_calls(served: Served, count: int) -> None:
 
 def test_the_command_line_decides_for_a_running_service(short: Path) -> None:
     """Lists, approves with other arguments, denies; and says where there is nothing, or nobody."""
-    served = Served(short, "--agent", "serve_agents:payer")
+    served = Served(short, "--agent", "serve_agents:payer", "--agent", "serve_agents:orderer")
     at = ("--socket", str(served.socket))
     try:
         served.hear("serving")
@@ -174,6 +174,14 @@ def test_the_command_line_decides_for_a_running_service(short: Path) -> None:
         detail = until(lambda: (found := served.ask("GET", f"/runs/{run_id}"))["run"]["state"] == "done" and found)
         assert "paid ann 50\n[eve changed the arguments" in detail["result"]
         assert "not him | paid cyn 2" in detail["result"]
+        told = command("logs", run_id, *at).stdout
+        assert "pay is allowed by eve\n" in told
+        assert ": not him\n" in told
+        other_id = served.ask("POST", "/runs", {"agent": "orderer", "task": "Order."})["id"]
+        wait_for_calls(served, 1)
+        refused = command("approve", "c9", *at)
+        assert refused.returncode == 1
+        assert f"waits for its result, not for an approval; POST /runs/{other_id}/calls/c9/result" in refused.stderr
     finally:
         served.process.terminate()
         served.end()

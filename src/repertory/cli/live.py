@@ -205,7 +205,9 @@ class Progress:
                 return f"waits for approval: {call_line(event.tool, event.arguments, 120)}"
             case events.ApprovalDecided():
                 agent.calls.pop(event.call_id, None)
-                return f"{one_line(event.tool)} is {'allowed' if event.allowed else 'denied'}"
+                by = f" by {event.by}" if event.by else ""
+                how = f"allowed{by}" if event.allowed else f"denied{by}: {event.reason}"
+                return one_line(f"{event.tool} is {how}", 200)
             case events.ResultAwaited():
                 return f"{one_line(event.tool)}: the result comes later"
             case events.ContextEdited():

@@ -268,6 +268,12 @@ def _find_call(waiting: list[WaitingCall], run_id: str | None, call_id: str) -> 
         raise RunError(f"several calls fit {call_id!r}: {listed}; give more of the id, or name the run with --run")
     if run_id is not None:
         return run_id, call_id
+    for each in waiting:
+        if each.call_id.startswith(call_id):
+            raise RunError(
+                f"call {each.call_id} waits for its result, not for an approval; "
+                f"POST /runs/{each.run_id}/calls/{each.call_id}/result gives it"
+            )
     raise RunError(
         f"no call {call_id!r} waits; repertory approvals lists those that do, --run RUN finds one that was decided"
     )
