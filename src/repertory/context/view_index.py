@@ -28,6 +28,7 @@ class ViewIndex:
         stubs: Results that are shown as a stub.
         ends: Positions at which a cover may end, not included: no call is open there.
         kept: Positions of what stays verbatim under a cover: the task, what users said, what is pinned.
+        others_before: How many entries that are not kept stand before each of these; equal where none is between two.
         thinking: Whether the view holds reasoning.
         last_turn: Position of the newest assistant entry; the model has not seen what follows.
     """
@@ -53,6 +54,7 @@ class ViewIndex:
         self.ends: list[int] = []
         self.kept: list[int] = []
         self._kept_sums = [0]  # at each index, tokens of that many of these
+        self.others_before: list[int] = []
         self._end_iterations: list[int] = []
         self.thinking = False
         self.last_turn = plan.start
@@ -86,6 +88,7 @@ class ViewIndex:
                 elif isinstance(shown, StubResult):
                     self.stubs.append(entry)
             if kept:
+                self.others_before.append(entry.position - len(self.kept))
                 self.kept.append(entry.position)
                 self._kept_sums.append(self._kept_sums[-1] + tokens)
             self.tokens += tokens
@@ -136,8 +139,9 @@ class ViewIndex:
     def skip_talk(self, position: int) -> int:
         """Move the end of a cover past the talk and pins that directly follow it, as far as a cover may end there."""
         at, end = bisect_left(self.kept, position), position
-        while at < len(self.kept) and self.kept[at] == end and end + 1 < self.position:
-            at, end = at + 1, end + 1
+        if self.kept[at : at + 1] == [position]:
+            after = bisect_right(self.others_before, self.others_before[at], at)
+            end = min(position + after - at, self.position - 1)
         return max(position, self.end_before(end))  # a caller may have pinned a turn without its results
 
     def kept_tokens(self, upto: int) -> int:
