@@ -160,6 +160,20 @@ def test_a_run_is_paused_told_something_resumed_and_stopped(short: Path, run_asy
     run_async(main)
 
 
+def test_a_message_that_no_agent_could_read_is_refused_with_the_reason(short: Path, run_async: Any) -> None:
+    """A program has begun the run and did not say where its agent is defined: that it is done is not what hinders."""
+
+    async def main() -> None:
+        async with open_client(short, Gate(answer_after=0).model) as client:
+            run = await client.control.supervisor.spawn(rp.Agent("nameless"), "Who am I?")
+            await run.wait_result()
+            for path, body in (("messages", {"text": "And now?"}), ("fork", {})):
+                refused = await client.post(f"/runs/{run.id}/{path}", body, 400)
+                assert "does not say where its agent 'nameless' is defined" in refused["error"]
+
+    run_async(main)
+
+
 def test_a_run_of_an_earlier_process_goes_on_and_only_once(short: Path, run_async: Any) -> None:
     """It is listed as interrupted until it is resumed; two who resume it at once do not start two loops."""
 

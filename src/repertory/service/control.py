@@ -18,7 +18,7 @@ from repertory._ids import root_of, unit_of
 from repertory._json_text import canonical_json
 from repertory._repeated_event import RepeatedEvent
 from repertory._version import __version__
-from repertory.agents import load_agent
+from repertory.agents.loading import agent_of
 from repertory.errors import ConfigurationError, JournalError, RepertoryError, RunError, RunNotFound, ScopeNotFound
 from repertory.loop.outside import was_answered
 from repertory.record.records import FINAL_STATES, RunRow
@@ -396,9 +396,7 @@ class Control:
                 raise RunError(f"run {run_id} is not under way, and belongs to {started.parent_id}; say it to that one")
             if row.state == "paused":
                 raise RunError(f"run {run_id} was paused and is not under way in this process; resume it first")
-            if not started.agent_ref:
-                await self._refuse(run_id)
-            agent = load_agent(started.agent_ref, **started.options)
+            agent = agent_of(started, None)
             with self._starting(run_id):
                 return await self.supervisor.spawn(agent, started.task, context=self._context, run_id=run_id)
 
