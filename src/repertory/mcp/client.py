@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -35,7 +35,6 @@ from repertory.tools.tool_sets import Lifetime
 if TYPE_CHECKING:
     import httpx2
     import mcp_types as types
-    from mcp.client.session import MessageHandlerFnT
 
     from mcp import Client
 
@@ -187,23 +186,20 @@ class _Offer:
         self._server = server
         self.tools: list[Tool] = []
         self._made_of: object = None  # what these were made of
-        self.connection = Connection(
-            server.name, timeout=server.connect_timeout, opener=self._open, read_tools=self._list_tools
-        )
-        self._calls = Calls(server.name, self.connection, input_timeout=server.input_timeout)
-
-    def _open(self, on_message: MessageHandlerFnT) -> AbstractAsyncContextManager[tuple[Client, anyio.Event]]:
-        server = self._server
-        return open_client(
-            server.target,
+        opener = partial(
+            open_client,
+            target=server.target,
             name=server.name,
             env=server.env,
             cwd=server.cwd,
             headers=server.headers,
             auth=server.auth,
-            on_message=on_message,
             answer=legacy_handler(server.on_input, server=server.name),
         )
+        self.connection = Connection(
+            server.name, timeout=server.connect_timeout, opener=opener, read_tools=self._list_tools
+        )
+        self._calls = Calls(server.name, self.connection, input_timeout=server.input_timeout)
 
     async def _list_tools(self, client: Client) -> None:
         server = self._server

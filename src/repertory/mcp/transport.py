@@ -38,14 +38,14 @@ _READING_ON = 1.0  # seconds to read that output to its end: a process that the 
 
 @asynccontextmanager
 async def open_client(
-    target: str | tuple[str, ...],
+    on_message: MessageHandlerFnT,
     *,
+    target: str | tuple[str, ...],
     name: str,
     env: dict[str, str],
     cwd: str | os.PathLike[str] | None,
     headers: dict[str, str],
     auth: httpx2.Auth | None,
-    on_message: MessageHandlerFnT,
     answer: ElicitationFnT,
 ) -> AsyncGenerator[tuple[Client, anyio.Event]]:
     """Start or reach a server, as ``McpServer`` says, and close the connection at the end of the block.
