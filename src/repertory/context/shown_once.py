@@ -42,14 +42,13 @@ class ShownOnce:
         """Keep new, bulky results from being written to the cache; ``stubs`` are made now in any case, ``fold`` is the
         fold that was considered instead."""
         course, view = self._course, now.view
-        policy, rates = course.policy, course.rates
         thinks = course.profile.target == "binding" and view.plan.thinking_from  # then no stub can be made next time
-        if now.cold or thinks or rates.write <= 1.0 or not (policy.show_once and policy.stubs):
+        if now.cold or thinks or course.rates.write <= 1.0 or not (course.policy.show_once and course.policy.stubs):
             return []
         first_new = view.last_turn + 1
         fold_too_expensive = not course.account.pays_for(fold.cost)
         gain, held = 0.0, 0
-        for entry in now.view.snapshot[first_new:]:
+        for entry in view.snapshot[first_new:]:
             stub = self._stub_tokens(view, entry) if fold_too_expensive or entry.tokens >= self._large_tokens else 0
             held += entry.tokens
             gain += self._gain(entry.tokens, stub) if stub else -entry.tokens

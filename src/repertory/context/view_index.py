@@ -101,10 +101,9 @@ class ViewIndex:
 
     def rules(self, tool: str | None) -> ResultRules:
         """Return the rules for a tool's results."""
-        found = self._rules.get(tool)
-        if found is None:
-            found = self._rules[tool] = self.policy.rules(tool)
-        return found
+        if tool not in self._rules:
+            self._rules[tool] = self.policy.rules(tool)
+        return self._rules[tool]
 
     def is_pinned(self, entry: Entry, *, pins: bool = True) -> bool:
         """Whether a caller (``pins``), its tool or its policy pins an entry. A caller's pins can be removed."""
@@ -138,10 +137,8 @@ class ViewIndex:
 
     def skip_talk(self, position: int) -> int:
         """Move the end of a cover past the talk and pins that directly follow it, as far as a cover may end there."""
-        at, end = bisect_left(self.kept, position), position
-        if self.kept[at : at + 1] == [position]:
-            after = bisect_right(self.others_before, self.others_before[at], at)
-            end = min(position + after - at, self.position - 1)
+        at = bisect_left(self.kept, position)
+        end = min(position + bisect_right(self.others_before, position - at, at) - at, self.position - 1)
         return max(position, self.end_before(end))  # a caller may have pinned a turn without its results
 
     def kept_tokens(self, upto: int) -> int:
