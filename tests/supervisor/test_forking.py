@@ -32,7 +32,7 @@ from repertory.llm.messages import text_of, tool_uses
 from repertory.llm.model import ModelRequest
 from repertory.memory import ItemQuery
 from repertory.record import MemoryJournal
-from repertory.record.records import FINAL_STATES
+from repertory.record.records import FINAL_STATES, EntryAppended
 from repertory.testing import FunctionModel, ScriptedModel, call, open_messages_server
 from storms import cancelled_after
 
@@ -536,6 +536,43 @@ def test_a_run_is_not_removed_while_its_fork_is_written(run_async: RunAsync) -> 
             fork = await supervisor.resume("fork", agent=agent)
             assert (await fork.memory.retrieve("shelf-0")).text == "shelf 0"
             assert [row.started.run_id for row in await supervisor.runs()] == ["fork"]
+
+    run_async(main)
+
+
+class SlowToRead(MemoryJournal):
+    """Takes its time to read the entries of one run."""
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__()
+        self.run_id, self.asked, self.answer = run_id, anyio.Event(), anyio.Event()
+
+    async def read_records(self, kind: type[Any], run_id: str, *, below: bool = False) -> Any:
+        """As every journal does, once it may."""
+        if self.run_id == run_id and kind is EntryAppended:
+            self.asked.set()
+            await self.answer.wait()
+        return await super().read_records(kind, run_id, below=below)
+
+
+def test_a_run_is_not_removed_while_a_fork_of_its_fork_reads_it(run_async: RunAsync) -> None:
+    """What is forked happened there; a part of it was gone already, and the new fork began without it."""
+
+    async def main() -> None:
+        agent, journal = counter(), SlowToRead("first")
+        async with rp.open_supervisor(model=FunctionModel(answer), journal=journal, summaries=()) as supervisor:
+            journal.answer.set()
+            await (await supervisor.spawn(agent, "Count the shelves.", run_id="first")).wait_result()
+            await (await supervisor.fork("first", iteration=9, new_id="second", agent=agent)).wait_result()
+            async with anyio.create_task_group() as tasks:
+                journal.asked, journal.answer = anyio.Event(), anyio.Event()
+                tasks.start_soon(partial(supervisor.fork, "second", iteration=3, new_id="third", agent=agent))
+                await journal.asked.wait()
+                tasks.start_soon(supervisor.remove, "first")
+                await anyio.wait_all_tasks_blocked()
+                journal.answer.set()
+            assert [entry.iteration for entry in await journal.read_entries("third")][:7] == [0, 1, 1, 2, 2, 3, 3]
+            assert "first" not in [row.started.run_id for row in await supervisor.runs()]
 
     run_async(main)
 

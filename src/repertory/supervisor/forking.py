@@ -103,11 +103,12 @@ async def fork(runtime: Runtime, run_id: str, wanted: Fork, *, agent: Agent[Any]
 
 async def _begin(runtime: Runtime, row: RunRow, wanted: Fork, *, new: str, agent: Agent[Any], context: Any) -> LiveRun:
     journal, origin = runtime.shared.journal, row.started.run_id
+    past = row.started if wanted.iteration is None else await _past_of(journal, row.started, wanted.iteration)
     async with AsyncExitStack() as locks:
         # Lock in the same order everywhere. A rewound run must not be resumed before its end is written, nor one that
         # has ended be removed; the lock of one under way may be held by somebody who waits for its end.
-        is_locked = wanted.rewound or runtime.runs.find(origin) is None
-        for run_id in sorted({new, origin} if is_locked else {new}):
+        held = {new} | {run_id for run_id in (origin, past.run_id) if runtime.runs.find(run_id) is None}
+        for run_id in sorted(held | {origin} if wanted.rewound else held):
             await locks.enter_async_context(runtime.runs.lock(run_id))
         there = await journal.run_or_none(new)
         if there is not None and (
@@ -281,9 +282,10 @@ async def _past_of(journal: Journal, started: RunStarted, upto: int) -> RunStart
     What a fork saw of memory before it began is in no record but that one.
     """
     while started.origin and upto < started.origin_iteration:
-        if await journal.was_removed(started.origin):
+        before = await journal.run_or_none(started.origin)
+        if before is None:
             break
-        started = (await journal.read_run(started.origin)).started
+        started = before.started
     return started
 
 
