@@ -13,7 +13,8 @@ from cli_support import RUN, Result, invoke, settings
 
 from patience import PATIENCE
 from repertory._postgres_address import postgres_address
-from repertory.cli.databases import company_database
+from repertory.cli.databases import at_option, company_database
+from repertory.cli.options import At
 from repertory.service.places import Place, anchor_of, announce_service, holding
 
 CODES = {0, 1, 2, 4, 75, 78}
@@ -220,6 +221,21 @@ def test_a_data_folder_below_a_file_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("x")
     found = {each["name"]: each for each in invoke("doctor", "--json", home=tmp_path).json["checks"]}
     assert found["data folder"]["verdict"] == "problem"
+
+
+@pytest.mark.parametrize(
+    ("at", "words"),
+    [
+        (At(), ""),
+        (At(db="my runs.db"), " --db 'my runs.db'"),
+        (At(port=8000), " --port 8000"),
+        (At(db="a.db", socket=Path("s")), " --socket s"),
+    ],
+)
+def test_a_suggested_command_looks_where_this_one_does(at: At, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Elsewhere there is no such run."""
+    monkeypatch.delenv("REPERTORY_DB", raising=False)
+    assert at_option(at) == words
 
 
 # --- what only a real process can be given -----------------------------------------------------------------

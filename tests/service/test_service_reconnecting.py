@@ -92,7 +92,7 @@ def test_who_is_attached_is_told_how_to_go_on_without_the_service(
     else:
         served[0].kill()
     assert terminal.end() == 75
-    assert f"once a service runs it again: repertory attach {run_id}" in terminal.seen
+    assert f"once a service runs it again: repertory attach {run_id} --db " in terminal.seen
     restart(served).hear("serving")
     (served[0].folder / "go").touch()
     until(lambda: served[-1].ask("GET", f"/runs/{run_id}/result")["state"] == "done")

@@ -13,7 +13,7 @@ from repertory._repeated_event import RepeatedEvent
 from repertory.cli import output
 from repertory.cli.commands import command
 from repertory.cli.conversing import KEYS, Lines, Screen, decide_by
-from repertory.cli.databases import need_run, open_source
+from repertory.cli.databases import at_option, need_run, open_source
 from repertory.cli.following import Scribe, check_there
 from repertory.cli.options import RUN, At
 from repertory.cli.output import one_line
@@ -43,15 +43,17 @@ async def attach(run_id: str | None = RUN, *, at: At) -> None:
         found = await need_run(source, run_id, at.db)
         detail = await source.read_run(found)
         if not isinstance(source, ServiceClient):
-            raise RunError(_not_served(detail.run))
-        attached = _Attached(source, detail)
+            raise RunError(_not_served(detail.run, at_option(at)))
+        attached = _Attached(source, detail, at_option(at))
         async with stopped_by_signals() as stop:
             try:
                 await attached.main()
             except* ServiceGone as gone:
                 await attached.screen.end_line()
                 words = gone.exceptions[0]
-                raise ServiceGone(f"{words}; once a service runs it again: repertory attach {found}") from None
+                raise ServiceGone(
+                    f"{words}; once a service runs it again: repertory attach {found}{at_option(at)}"
+                ) from None
         if stop.asked.is_set():
             left = stop.interrupted(attached.left())
             if left.exit_code != output.INTERRUPTED:
@@ -60,21 +62,23 @@ async def attach(run_id: str | None = RUN, *, at: At) -> None:
             output.say(str(left))
 
 
-def _not_served(run: RunView) -> str:
+def _not_served(run: RunView, where: str) -> str:
     """The message for a run that no service runs: what to do instead."""
     if run.live:
-        return f"{run.id} is not run by a service, so it takes no messages; repertory logs -f {run.id} shows its events"
+        shows = f"repertory logs -f {run.id}{where} shows its events"
+        return f"{run.id} is not run by a service, so it takes no messages; {shows}"
     return (
-        f"no process runs {run.id}, which is {run.state}: repertory chat {run.id} continues it here, "
-        "repertory serve --resume in a service; repertory logs shows what it did"
+        f"no process runs {run.id}, which is {run.state}: repertory chat {run.id}{where} continues it here, "
+        f"repertory serve{where} --resume in a service; repertory logs {run.id}{where} shows what it did"
     )
 
 
 class _Attached:
     """A terminal, or a pipe in its place, that shows a run of a service."""
 
-    def __init__(self, client: ServiceClient, detail: RunDetail) -> None:
+    def __init__(self, client: ServiceClient, detail: RunDetail, where: str) -> None:
         self._client = client
+        self._where = where
         self._scribe = Scribe(client, detail.run.id)
         self._run_id = detail.run.id
         self._detail = detail  # as it was when its newest turn began or ended
@@ -105,7 +109,7 @@ class _Attached:
     def left(self) -> str:
         """The message for a person who leaves."""
         stands = f"is {self._state}" if self._state in FINAL_STATES else "continues"
-        return f"left; the run {stands}: repertory attach {self._run_id}"
+        return f"left; the run {stands}: repertory attach {self._run_id}{self._where}"
 
     async def _read_run(self) -> None:
         self._detail = await self._client.read_run(self._run_id)

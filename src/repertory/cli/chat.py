@@ -155,7 +155,7 @@ class _Talk:
         screen = Screen()
         async with anyio.create_task_group() as tasks:
             aside = screen.aside if self._shown_on else nullcontext
-            tasks.start_soon(decide_at_terminal, run, output.say, aside, self._everything.cancel)
+            tasks.start_soon(decide_at_terminal, run, self._where, output.say, aside, self._everything.cancel)
             if self._shown_on:
                 tasks.start_soon(_show_calls, screen, run)
                 await screen.show_text(run.stream(from_start=True))

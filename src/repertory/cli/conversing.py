@@ -198,6 +198,7 @@ def arguments_in(text: str) -> dict[str, Any]:
 
 async def decide_at_terminal(
     run: Run[Any],
+    where: str,
     say: Callable[[str], None],
     aside: Callable[[], AbstractAsyncContextManager[None]],
     leave: Callable[[], None] | None = None,
@@ -208,6 +209,7 @@ async def decide_at_terminal(
 
     Args:
         run: The run.
+        where: The ``--db`` option of commands that continue it.
         say: Shows a line to the person.
         aside: Makes room for a question on the screen, within its block.
         leave: Called if the person ends the input (Ctrl-D) in place of an answer; None to say how to decide.
@@ -230,7 +232,8 @@ async def decide_at_terminal(
         if not there:
             say(
                 f"{call_line(event.tool, event.arguments, 80)} waits for approval: end this command, then run "
-                f"repertory resume {run.id} at a terminal, or repertory serve --resume and repertory approve"
+                f"repertory resume {run.id}{where} at a terminal, or repertory serve{where} --resume and repertory "
+                "approve"
             )
 
 

@@ -215,3 +215,10 @@ async def ask_service(at: At) -> AsyncGenerator[ServiceClient]:
 def db_option(database: Database | str | None) -> str:
     """The ``--db`` option of a suggested command; "" if it needs none."""
     return "" if database is None else f" --db {shlex.quote(str(database))}"
+
+
+def at_option(at: At) -> str:
+    """The options with which a suggested command finds what this one was told of; "" if it needs none."""
+    if at.socket is not None:
+        return f" --socket {shlex.quote(str(at.socket))}"
+    return db_option(named_database(at.db)) if at.port is None else f" --port {at.port}"

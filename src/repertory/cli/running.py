@@ -188,7 +188,7 @@ async def execute(
             begun_runs.append((run, (await supervisor.journal.read_run(run.id)).started.model))
             async with anyio.create_task_group() as watching:
                 watching.start_soon(stop.cancel_when_asked, watching.cancel_scope)
-                watching.start_soon(decide_at_terminal, run, progress.announce, progress.aside)
+                watching.start_soon(decide_at_terminal, run, db_option(path), progress.announce, progress.aside)
                 async for event in run.events(tree=True):
                     is_new = event.run_id not in progress.agents
                     progress.add(event)

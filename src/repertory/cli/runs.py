@@ -24,7 +24,7 @@ from repertory._ids import unit_of
 from repertory._version import __version__
 from repertory.cli import output
 from repertory.cli.commands import Answer, command
-from repertory.cli.databases import db_option, locate, named_database, open_source
+from repertory.cli.databases import at_option, locate, named_database, open_source
 from repertory.cli.options import At, option
 from repertory.cli.sections import COMMANDS
 from repertory.cli.signals import drawn_on
@@ -64,12 +64,11 @@ async def _list(at: At, *, everything: bool) -> Answer:
         database, place = source.database, source.place
         found = await source.list_runs(sys.maxsize if everything else MAX_TREES)
     shown = found.runs if everything else unfinished_trees(found.runs)
-    where = db_option(None if named_database(at.db) is None else database)
 
     def show(screen: Console) -> None:
         if shown:
             output.show(screen, runs_table(shown))
-        hint = _hint(found, shown, place, where, everything=everything)
+        hint = _hint(found, shown, place, at_option(at), everything=everything)
         if hint:
             output.write(f"\n{hint}" if shown else hint)
 

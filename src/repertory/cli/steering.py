@@ -14,7 +14,7 @@ from repertory._ids import new_id
 from repertory.cli import output
 from repertory.cli.commands import Answer, command
 from repertory.cli.conversing import arguments_in, who_decides
-from repertory.cli.databases import ask_service, db_option, named_database, need_run, open_service, open_source
+from repertory.cli.databases import ask_service, at_option, need_run, open_service, open_source
 from repertory.cli.options import ONE_RUN, At, argument, option
 from repertory.cli.output import one_line
 from repertory.cli.reading import call_line
@@ -53,7 +53,7 @@ def new_run(run_id: str, at: At, hint: str) -> Answer:
     def show(_screen: Console) -> None:
         output.write(run_id)
         if sys.stdout.isatty():
-            output.say(f"{hint} {run_id}{db_option(named_database(at.db))}")
+            output.say(f"{hint} {run_id}{at_option(at)}")
 
     return Answer({"id": run_id}, show)
 
@@ -111,7 +111,7 @@ async def resume_in_service(run_id: str | None, at: At, *, changed: bool) -> Ans
                 "--root, --model, --limit and --summary-model, or end the service first"
             )
         await client.steer(found, "resume")
-    words = f"{found} continues in the service; follow it with: repertory attach {found}"
+    words = f"{found} continues in the service; follow it with: repertory attach {found}{at_option(at)}"
     return Answer({"id": found}, lambda _: output.say(words))
 
 
