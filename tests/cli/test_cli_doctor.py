@@ -150,6 +150,16 @@ def test_a_folder_that_cannot_be_used_is_a_problem(tmp_path: Path) -> None:
     assert "cannot make the folder" in result.err
 
 
+def test_only_the_folder_of_the_database_is_looked_at(tmp_path: Path) -> None:
+    """A home that cannot be written does no harm to a database elsewhere; one below a file or a dead link has no use of
+    a good home."""
+    (tmp_path / "data").write_text("")
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    for folder, verdict in (("new", "ok"), ("data", "problem"), ("link", "problem")):
+        found = checks_of(tmp_path, "--db", str(tmp_path / folder / "a.db"))["data folder"]
+        assert (found["verdict"], folder) == (verdict, folder)
+
+
 def test_a_damaged_database_is_a_problem(tmp_path: Path) -> None:
     """The exit code says so too."""
     path = tmp_path / "letter.db"

@@ -83,7 +83,7 @@ async def _look(company: Path | None, db: str | None, name: str | None, llm: boo
         *_installed(),
         *(_postgres(database) if isinstance(database, PostgresAddress) else [sqlite_check()]),
         *([check async for check in _company(company)] if company is not None else ()),
-        _folder(data_dir()),
+        *(() if isinstance(database, PostgresAddress) else [_folder(database.absolute().parent)]),
         await _database(database, company, deep),
         *_disk(database),
         *[check async for check in _service(database, company)],
@@ -109,13 +109,14 @@ def _installed() -> Iterator[Check]:
 
 
 def _folder(folder: Path) -> Check:
+    """Check that the folder of a database file can be written, or made."""
     name = "data folder"
-    there = next(path for path in (folder, *folder.parents) if path.exists())
+    there = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
     if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
         return make_check(name, f"nothing can be written to {folder}", _ELSEWHERE, fail=True)
     if there != folder:
         return make_check(name, f"{folder} will be created when it is needed")
-    return _private(name, folder, str(folder))
+    return _private(name, folder, str(folder)) if folder == data_dir() else make_check(name, str(folder))
 
 
 def _private(name: str, path: Path, fact: str) -> Check:
