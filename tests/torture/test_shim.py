@@ -62,3 +62,12 @@ def test_a_machine_without_a_compiler_says_so(monkeypatch: pytest.MonkeyPatch, t
     shim.missing.cache_clear()
     assert shim.missing() == "needs a C compiler: cc, gcc or clang"
     shim.missing.cache_clear()
+
+
+def test_a_home_that_cannot_be_written_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Here a file stands where the folder for the compiled library should be."""
+    (tmp_path / "cache").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    shim.missing.cache_clear()
+    assert str(tmp_path / "cache") in str(shim.missing())
+    shim.missing.cache_clear()

@@ -58,7 +58,7 @@ def missing() -> str | None:
         return "needs a C compiler: cc, gcc or clang"
     try:
         preload = library()
-    except RepertoryError as error:
+    except (RepertoryError, OSError) as error:  # a cache that cannot be written
         return str(error)
     return None if _sees_sqlite(preload) else "this Python's SQLite does not call the C library where it can be seen"
 
