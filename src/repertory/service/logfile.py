@@ -64,7 +64,7 @@ def open_log(path: Path) -> int:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise ConfigurationError(f"cannot write the log {path}: {error.strerror}") from error
+        raise ConfigurationError(f"cannot write the log {path}: {error.strerror} ({error.filename})") from error
 
 
 def _flush() -> None:
