@@ -9,6 +9,7 @@ connection has to make room.
 from __future__ import annotations
 
 import logging
+import math
 import resource
 import socket
 from collections.abc import Callable
@@ -26,6 +27,7 @@ from repertory.service.sockets import hang_up, peer_is_allowed
 MAX_CONNECTIONS: Final = 4096  # one that only follows takes some 30 KiB of memory, see docs/operations.md
 MAX_UNAUTHENTICATED: Final = 64  # connections to a port that are not authenticated yet
 _SPARE: Final = 256  # file descriptors for everything else: the journal, models, files, what tools start
+_QUIET: Final = 60.0  # seconds between two reports that no connection can be taken; it may stay so for long
 GRACE: Final = 1.0  # seconds that answers under way have at shutdown
 
 _log = Log("repertory.service")
@@ -125,12 +127,15 @@ async def _accept(
     serving: anyio.abc.TaskGroup,
     report: Callable[[str], None],
 ) -> None:
+    quiet_until = -math.inf
     while True:
         try:
             stream = await accepting.accept()
         except (OSError, anyio.BrokenResourceError) as error:  # trio's error has the system's as its cause
             # No descriptor is left, or this client has gone already: neither may end the runs.
-            report(f"cannot take a connection: {error.__cause__ or error}; trying again")
+            if anyio.current_time() >= quiet_until:
+                report(f"cannot take a connection: {error.__cause__ or error}; trying again")
+                quiet_until = anyio.current_time() + _QUIET
             await anyio.sleep(0.1)
         else:
             serving.start_soon(answer, stream)
