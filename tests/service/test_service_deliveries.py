@@ -319,29 +319,54 @@ async def test_a_change_is_told_again_on_request(monkeypatch: pytest.MonkeyPatch
         assert await outcomes(supervisor) == [("", "begun", 0)]
 
 
+class Slow(Receiver):
+    """A receiver that says when a request has come, and answers once it may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.come, self.go = anyio.Semaphore(0), anyio.Semaphore(0)
+
+    async def serve(self, stream: anyio.abc.SocketStream) -> None:
+        """Answer one request."""
+        async with stream:
+            self.come.release()
+            await self.go.acquire()
+            await super().serve(stream)
+
+
+@pytest.mark.parametrize("status", [204, 500])
+async def test_nothing_is_left_of_a_run_that_is_removed_while_a_webhook_is_told_of_it(
+    status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The outcome was written after the removal, and stayed for good; a failure was read again at each start."""
+    async with (
+        receiving(monkeypatch, slow := Slow()) as receiver,
+        telling(None, Webhook(url=receiver.url, secret_env="HOOK", on=["done"])) as supervisor,
+    ):
+        receiver.answer = lambda body: status
+        await finish(supervisor, "one")
+        await slow.come.acquire()
+        await supervisor.remove("one")
+        await finish(supervisor, "two")
+        slow.go.release()
+        await slow.come.acquire()
+        assert await outcomes(supervisor) == [("", "begun", 0)]
+
+
 async def test_a_change_is_told_on_request_as_soon_as_the_attempt_under_way_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """An address gets one request at a time, and a request of a person goes before what else is to be sent."""
-    come, go = anyio.Semaphore(0), anyio.Semaphore(0)
-
-    class Slow(Receiver):
-        async def serve(self, stream: anyio.abc.SocketStream) -> None:
-            async with stream:
-                come.release()
-                await go.acquire()
-                await super().serve(stream)
-
     async with (
-        receiving(monkeypatch, Slow()) as receiver,
+        receiving(monkeypatch, slow := Slow()) as receiver,
         telling(None, Webhook(url=receiver.url, secret_env="HOOK", on=["done"])) as supervisor,
     ):
         await finish(supervisor, "one")
-        await come.acquire()
+        await slow.come.acquire()
         for run_id in ("two", "three", "four"):  # it finds them together when it has told the first
             await finish(supervisor, run_id)
-        go.release()
-        await come.acquire()
+        slow.go.release()
+        await slow.come.acquire()
         first = next(tried.change for _, tried in await supervisor.journal.read_webhooks() if tried.run_id)
         deliveries: Deliveries = supervisor.deliveries  # type: ignore[attr-defined]
         async with anyio.create_task_group() as tasks:
@@ -349,7 +374,7 @@ async def test_a_change_is_told_on_request_as_soon_as_the_attempt_under_way_ends
             while not deliveries._senders[receiver.url]._turn.statistics().tasks_waiting:
                 await anyio.sleep(0.005)
             for _ in range(4):
-                go.release()
+                slow.go.release()
         assert [run_id for run_id, _ in await receiver.wait(5)] == ["one", "two", "one", "three", "four"]
 
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 import anyio
 import msgspec
 
+from repertory._ids import root_of
 from repertory._json_text import json_bytes
 from repertory._repeated_event import RepeatedEvent
 from repertory._version import __version__
@@ -295,7 +296,8 @@ class WebhookSender:
             error=error,
             next_at=0.0 if arrived else now + max(asked, backoff.after(attempt)),
         )
-        await self._deliveries.journal.write([tried])
+        if not await self._deliveries.journal.was_removed(root_of(change.run_id)):  # nobody would remove this any more
+            await self._deliveries.journal.write([tried])
         if not arrived:
             level = logging.ERROR if ends else logging.WARNING
             log(level, f"webhook.{tried.outcome}", url=self.hook.url, run=change.run_id, status=status, reason=error)
