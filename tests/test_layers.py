@@ -47,6 +47,7 @@ NOT_EVEN = {
     "testing": {*ROOMS} - {"errors", "llm", "testing"},  # to play a model takes no more
 }
 ANYWHERE = {
+    "_cancelling",
     "_choices",
     "_constraints",
     "_counting",

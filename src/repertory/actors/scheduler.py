@@ -22,6 +22,8 @@ import anyio
 import sniffio
 from anyio.abc import TaskGroup
 
+from repertory._cancelling import is_being_cancelled
+
 if TYPE_CHECKING:
     import trio
 
@@ -122,28 +124,6 @@ def start_soon(nursery: Nursery, function: Callable[..., Any], *args: Any, name:
     except sniffio.AsyncLibraryNotFoundError:
         context.run(sniffio.current_async_library_cvar.set, "asyncio")
     context.run(lambda: nursery.start_soon(function, *args, name=name))
-
-
-def is_being_cancelled() -> bool:
-    """Whether asyncio is cancelling the current task. Always False on trio, which has an error of its own for that."""
-    try:
-        task = asyncio.current_task()
-    except RuntimeError:
-        return False
-    return task is not None and task.cancelling() > 0
-
-
-def beyond(error: BaseException, *kinds: type[BaseException]) -> BaseException | None:
-    """The part of foreign code's error that is for others: its own cancellation, or of ``kinds``; None if none is.
-
-    On asyncio, what the code waited for may have been cancelled, and not the code itself.
-    """
-    cancelled = anyio.get_cancelled_exc_class()
-    if not issubclass(cancelled, CancelledError) or is_being_cancelled():
-        kinds = (*kinds, cancelled)
-    if isinstance(error, BaseExceptionGroup):
-        return error.split(kinds)[0]
-    return error if isinstance(error, kinds) else None
 
 
 def crash_of(raised: Exception | CancelledError) -> Exception:

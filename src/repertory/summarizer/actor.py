@@ -9,11 +9,11 @@ from typing import TypeAlias
 import anyio
 import msgspec
 
+from repertory._cancelling import part_for_others
 from repertory._counting import counted
 from repertory._error_texts import name_error
 from repertory._ids import is_in_tree, new_id, root_of
 from repertory.actors import Accepts, ActorContext, handler
-from repertory.actors.scheduler import beyond
 from repertory.errors import ActorStopped, LimitExceeded, MailboxFull, ModelError
 from repertory.llm.estimate import text_tokens
 from repertory.llm.messages import Json, Text, text_of
@@ -249,7 +249,7 @@ class SummarizerActor:
                     response = await calls.complete(model, request)
                 return msgspec.structs.replace(summary.read(request, response), key=key), ""
             except BaseException as error:  # noqa: BLE001 - a model may be an application's; the run goes on
-                if (others := beyond(error, KeyboardInterrupt, SystemExit)) is not None:
+                if (others := part_for_others(error, KeyboardInterrupt, SystemExit)) is not None:
                     raise others from None
                 failure = name_error(error)
                 if isinstance(error, ModelError | LimitExceeded):

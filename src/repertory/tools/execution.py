@@ -16,12 +16,12 @@ import anyio
 import anyio.lowlevel
 import msgspec
 
+from repertory._cancelling import part_for_others
 from repertory._choices import check_type
 from repertory._counting import counted
 from repertory._error_texts import leaves_of, safe_str
 from repertory._frozen import freeze
 from repertory._log import Log
-from repertory.actors.scheduler import beyond
 from repertory.errors import ToolAbort, ToolFailed, ToolRetry
 from repertory.record.records import EntryAppended, OutcomeStatus, RunStarted
 from repertory.tools.arguments import read_arguments
@@ -119,7 +119,7 @@ async def _run(tool: Tool, values: dict[str, Any], context: ToolContext) -> Tool
     except BaseException as error:  # noqa: BLE001 - supervises foreign code; every error becomes an outcome
         # Not only each ``Exception``: a function that reads a command line calls sys.exit() for words that are wrong,
         # and the model wrote these; a panic of an extension in Rust would end every run of the process.
-        if (others := beyond(error, KeyboardInterrupt, GeneratorExit, Unfinished)) is not None:
+        if (others := part_for_others(error, KeyboardInterrupt, GeneratorExit, Unfinished)) is not None:
             raise others from None
         output = _explain(tool, error, context, timed_out=scope.cancel_called)
     else:
