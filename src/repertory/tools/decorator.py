@@ -6,7 +6,7 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, TypeAlias, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, TypeAlias, overload
 
 import msgspec
 
@@ -106,27 +106,38 @@ class ToolMaker(Protocol):
         ...
 
 
-class _Options(TypedDict, total=False):
-    """The options of ``tool``, which says what they mean, for type checkers."""
-
-    name: str | None
-    description: str | None
-    schema: Json | None
-    effect: Effect
-    deadline: float | None
-    output_cap: int | None
-    repeatable: bool | None
-    computes: bool
-    policy: ResultPolicy | None
-    approval: Approval
+@overload
+def tool(
+    function: Callable[P, R],
+    /,
+    *,
+    name: str | None = ...,
+    description: str | None = ...,
+    schema: Json | None = ...,
+    effect: Effect = ...,
+    deadline: float | None = ...,
+    output_cap: int | None = ...,
+    repeatable: bool | None = ...,
+    computes: bool = ...,
+    policy: ResultPolicy | None = ...,
+    approval: Approval = ...,
+) -> Tool[P, R]: ...
 
 
 @overload
-def tool(function: Callable[P, R], /, **options: Unpack[_Options]) -> Tool[P, R]: ...
-
-
-@overload
-def tool(**options: Unpack[_Options]) -> ToolMaker: ...
+def tool(
+    *,
+    name: str | None = ...,
+    description: str | None = ...,
+    schema: Json | None = ...,
+    effect: Effect = ...,
+    deadline: float | None = ...,
+    output_cap: int | None = ...,
+    repeatable: bool | None = ...,
+    computes: bool = ...,
+    policy: ResultPolicy | None = ...,
+    approval: Approval = ...,
+) -> ToolMaker: ...
 
 
 def tool(
