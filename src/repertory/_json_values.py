@@ -24,8 +24,27 @@ class Misfit(ValueError):
     """A value does not fit a type; the text says what was expected, what was given, and finally where."""
 
 
-class ValueType(JsonType):
-    """One of the user's own types, whose values are written with all their fields and read exactly."""
+class ValueType:
+    """One of the user's own types, whose values are written with all their fields and read exactly.
+
+    Attributes:
+        kind: The type itself.
+        name: Its name in errors.
+    """
+
+    def __init__(self, kind: Any, where: str) -> None:
+        """Prepare a type.
+
+        Args:
+            kind: The type.
+            where: Where it was given, for the error.
+
+        Raises:
+            ConfigurationError: It cannot be written as JSON.
+        """
+        self.kind = kind
+        self._json = JsonType(kind, where)
+        self.name = self._json.name
 
     def from_json(self, data: Any) -> Any:
         """Make a value from JSON; the value shares nothing with ``data``.
@@ -34,7 +53,7 @@ class ValueType(JsonType):
             Misfit: It does not fit.
         """
         try:
-            return self.read_exactly(thaw(data))
+            return self._json.read_exactly(thaw(data))
         except ValueError as error:
             raise Misfit(str(error)) from error
 
