@@ -180,7 +180,7 @@ class OwnedJournal(Journal, Generic[P, R, W]):
     async def aclose(self) -> None:
         """Write what is queued, then close and give up ownership of a file. Safe to call twice.
 
-        Shielded from cancellation; bounded by ``close_timeout``.
+        Shielded from cancellation; bounded by ``close_timeout`` and half a second.
 
         Raises:
             JournalWriteFailed: The disk, or the server, did not accept everything in time.

@@ -46,8 +46,7 @@ _VERDICT = re.compile(
 _DIGIT = re.compile(r"\d")
 _GAPS = re.compile(r" {2,}")
 _LEAST_GAPS = 2  # between the columns of a table: a line of prose or code may have one
-# Only from a word's beginning, as a word may be long. Where words are not set apart, a whole sentence is none.
-_NUMBERED_WORD = re.compile(r"\b[A-Za-z_]*+\d\w*+", re.ASCII)
+_NUMBERED_WORD = re.compile(r"\b[^\W\d]*+\d\w*+")  # only from a word's beginning: a word may be long
 _FORM = {ord(char): "0" if char in string.hexdigits else "a" for char in string.digits + string.ascii_letters}
 _LOWER = {ord(capital): capital.lower() for capital in string.ascii_uppercase}
 _LINES_PER_END = 50  # lines with a trouble word that are checked from each end: a few with 'fail' may say 'fail-over'

@@ -248,9 +248,9 @@ class SummarizerActor:
                 with anyio.fail_after(self._timeout):
                     response = await calls.complete(model, request)
                 return msgspec.structs.replace(summary.read(request, response), key=key), ""
-            except BaseException as error:  # noqa: BLE001 - a model may be an application's; the run goes on
-                if (others := part_for_others(error, KeyboardInterrupt, SystemExit)) is not None:
-                    raise others from None
+            except BaseException as error:  # a model may be an application's; the run goes on
+                if part_for_others(error, KeyboardInterrupt, SystemExit) is not None:
+                    raise
                 failure = name_error(error)
                 if isinstance(error, ModelError | LimitExceeded):
                     break  # models themselves retry what may be temporary

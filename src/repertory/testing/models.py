@@ -58,10 +58,20 @@ class _Fake:
     """What all test models have: a name, a profile, and the requests they received."""
 
     def __init__(self, name: str, profile: ModelProfile | None) -> None:
-        self.name = name
-        self.profile = profile or msgspec.structs.replace(OFFLINE, name=name)
+        self._name = name
+        self._profile = profile or msgspec.structs.replace(OFFLINE, name=name)
         self._prompts = _Prompts()
         self.requests: list[ModelRequest] = []
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self._name
+
+    @property
+    def profile(self) -> ModelProfile:
+        """What the planner knows about the model."""
+        return self._profile
 
     async def aclose(self) -> None:
         """Nothing to release."""

@@ -165,7 +165,8 @@ def _present(tool: Tool, value: object, context: ToolContext) -> ToolOutput:
 
 
 def _rank(error: BaseException) -> int:
-    return next((rank for rank, kind in enumerate((ToolAbort, ToolRetry, ToolFailed)) if isinstance(error, kind)), 3)
+    kinds = (ToolAbort, ToolRetry, ToolFailed, Exception)  # a cancellation, which is none, says least
+    return next((rank for rank, kind in enumerate(kinds) if isinstance(error, kind)), len(kinds))
 
 
 def _explain(tool: Tool, error: BaseException, context: ToolContext, *, timed_out: bool) -> ToolOutput:

@@ -77,7 +77,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: Its name for ``--only``.
-        play: Plays a case, in a worker process, so it must be a function of a module. An exception is a failure.
+        play: Plays a case, in a worker process, to which it must be possible to send it. An exception is a failure.
         cases: How many cases each profile plays.
         controls: Plays that break a promise on purpose, by name; at least one of ``control_cases`` of each must fail.
         missing: Returns why it cannot be played on this machine; None if it can.

@@ -147,7 +147,7 @@ def run_case(case: Case) -> Outcome:
 
 
 def believe(case: Case, *, kind: str, durability: Durability, rules: Sequence[shim.Rule] = ()) -> Outcome:
-    """Negative control: play one life, whose journal is held to more than its durability promises."""
+    """Negative control: play one life, of whose journal more is believed than is kept."""
     life = Life(kind=kind, life=0, seed=case.seed, durability=durability, rules=[*rules])
     return play(case, Plan((life,), (), 60, folder=True, gullible=True))
 
