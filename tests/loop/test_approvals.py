@@ -363,32 +363,6 @@ def test_arguments_can_be_changed_as_soon_as_a_run_is_resumed(run_async: RunAsyn
     assert answer.count("changed the arguments of this call") == 2
 
 
-@pytest.mark.parametrize("below", [False, True])
-def test_a_pause_holds_also_if_the_process_ends_before_the_call_is_decided(
-    run_async: RunAsync, tmp_path: Path, *, below: bool
-) -> None:
-    """A run that waits for a person may have no boundary any more to be paused at; once resumed it asks again."""
-    till, path = Till(approval="always"), tmp_path / "journal.db"
-    worker = rp.Agent("worker", tools=[till.tool])
-    agent = rp.Agent("lead", team=[worker]) if below else worker
-    script: Sequence[Any] = [call("pay", call_id="c1", to="ann"), told]
-    script = [delegate("pay ann"), *script, told] if below else script
-
-    async def main() -> str:
-        async with open_with(script, path=path) as supervisor:
-            run = await supervisor.spawn(agent, "pay ann")
-            await waiting(run)
-            run.pause()
-        async with open_with(script[1 + below :], path=path) as supervisor:
-            assert (await supervisor.journal.read_run(run.id)).state == "paused"
-            run = await supervisor.resume(run.id, agent=agent)
-            await waiting(run)
-            await run.approve("c1")
-            return str(await run.wait_result())
-
-    assert "paid ann 1" in run_async(main)
-
-
 def test_a_decision_about_a_call_that_is_open_waits_until_it_is_asked_for(run_async: RunAsync, tmp_path: Path) -> None:
     """A request may have been seen and then lost with its process; a resumed run asks again, when it gets there."""
     path = tmp_path / "journal.db"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Container, Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,7 +17,7 @@ from repertory._ids import is_below, unit_of
 from repertory.actors import ActorSystem, Supervision
 from repertory.actors.scheduler import start_soon
 from repertory.agents.agent import Agent
-from repertory.errors import ContextMissing, JournalError, RunElsewhere, RunError, RunExists
+from repertory.errors import ContextMissing, RunElsewhere, RunError, RunExists
 from repertory.llm.messages import Json
 from repertory.loop.loop import AgentActor
 from repertory.loop.permission import check_rules
@@ -83,9 +83,6 @@ class Runtime:
     def wind_down(self) -> None:
         """Ask all runs at once to close at their next boundary; otherwise they would be stopped one after the other."""
         for live in self.runs.by_id.values():
-            if live.desired_state == "pause" and live.state != "paused" and not live.is_ending:
-                with suppress(JournalError):  # the run gets it, too
-                    live.enter("paused")  # the boundary where it would be paused may never come here
             live.set_desired_state("close")
 
     async def drain(self, machines: Machines) -> None:
