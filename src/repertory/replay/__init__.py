@@ -9,7 +9,6 @@ from __future__ import annotations
 from repertory.replay.agreement import Agreement, Sample, agree, price_at_most, sample_requests
 from repertory.replay.chart import write_chart
 from repertory.replay.choices import PRESETS, policy_named, profile_named
-from repertory.replay.importing import import_run
 from repertory.replay.meaning import Meaning
 from repertory.replay.playing import Played, play, play_all
 from repertory.replay.reading import read_recordings
@@ -26,7 +25,6 @@ __all__ = [
     "Turn",
     "agree",
     "figures",
-    "import_run",
     "play",
     "play_all",
     "policy_named",
