@@ -233,7 +233,7 @@ async def decide_at_terminal(
             say(
                 f"{call_line(event.tool, event.arguments, 80)} waits for approval: end this command, then run "
                 f"repertory resume {run.id}{where} at a terminal, or repertory serve{where} --resume and repertory "
-                "approve"
+                f"approve{where}"
             )
 
 
