@@ -363,6 +363,45 @@ def test_arguments_can_be_changed_as_soon_as_a_run_is_resumed(run_async: RunAsyn
     assert answer.count("changed the arguments of this call") == 2
 
 
+@pytest.mark.parametrize("below", [False, True])
+@pytest.mark.parametrize("taken_back", [False, True])
+def test_a_pause_holds_also_if_the_process_ends_before_the_call_is_decided(
+    run_async: RunAsync, tmp_path: Path, *, below: bool, taken_back: bool
+) -> None:
+    """A run that waits for a person comes to no boundary, so it is on record as soon as it is said, and taken back."""
+    till, path = Till(approval="always"), tmp_path / "journal.db"
+    worker = rp.Agent("worker", tools=[till.tool])
+    agent = rp.Agent("lead", team=[worker]) if below else worker
+    script: Sequence[Any] = [call("pay", call_id="c1", to="ann"), told]
+    script = [delegate("pay ann"), *script, told] if below else script
+
+    async def on_record(supervisor: rp.Supervisor, run_id: str) -> str:
+        await supervisor.journal.write(())
+        return (await supervisor.journal.read_run(run_id)).state
+
+    async def main() -> str:
+        async with open_with(script, path=path) as supervisor:
+            run = await supervisor.spawn(agent, "pay ann")
+            await waiting(run)
+            shown, state = run.state, await on_record(supervisor, run.id)
+            run.pause()
+            assert (await on_record(supervisor, run.id), run.state) == ("paused", shown)
+            run.resume()
+            assert await on_record(supervisor, run.id) == state
+            run.pause()
+            if taken_back:
+                run.resume()
+        async with open_with(script[1 + below :], path=path) as supervisor:
+            assert await on_record(supervisor, run.id) == (state if taken_back else "paused")
+            run = await supervisor.resume(run.id, agent=agent)
+            await waiting(run)
+            assert await on_record(supervisor, run.id) != "paused"
+            await run.approve("c1")
+            return str(await run.wait_result())
+
+    assert "paid ann 1" in run_async(main)
+
+
 def test_a_decision_about_a_call_that_is_open_waits_until_it_is_asked_for(run_async: RunAsync, tmp_path: Path) -> None:
     """A request may have been seen and then lost with its process; a resumed run asks again, when it gets there."""
     path = tmp_path / "journal.db"

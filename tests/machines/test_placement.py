@@ -589,7 +589,8 @@ async def test_what_was_paused_goes_on_with_a_lead_that_moved(postgres: Postgres
                 await until(in_state(plain, child, "paused"))
         gate.open.set()
         with anyio.fail_after(PATIENCE):
-            await until(in_state(gpu, run.id, "done"))
+            assert await in_state(gpu, run.id, "paused")()  # the lead itself, which waited for its worker
+            await (await gpu.resume(run.id)).wait_result()
 
 
 async def test_a_stop_is_said_again_to_the_next_owner(postgres: PostgresServer) -> None:

@@ -25,7 +25,7 @@ from repertory.memory import Memory
 from repertory.memory.payload import PayloadState
 from repertory.record import Ledger, RunStatistics
 from repertory.record.memory_records import PayloadChanged
-from repertory.record.records import EventLogged, Record, RunStarted, RunState, RunStateChanged
+from repertory.record.records import Record, RunStarted, RunState, RunStateChanged
 from repertory.record.waiting import Ticket
 from repertory.runs.accounting import Spending, Tally
 from repertory.runs.alerts import Watch
@@ -70,6 +70,7 @@ class LiveRun:
         place: Its place among the sub-agents of the run above it; None for a root, and for a run that had ended before.
         in_line: Whether it waits for its turn among them.
         agent_changed: Whether it continues with another definition than it began with.
+        pause_asked: Whether the last that was said of the two was to pause, not to go on; ending it takes nothing back.
         stop_asked: Whether somebody has asked to stop this very run, rather than one above it.
         ending: Whether it takes no more messages.
         asked: The iteration after which the user last sent a message; 0 for the task.
@@ -106,6 +107,7 @@ class LiveRun:
     in_line: bool = False
     agent_changed: bool = False
     desired_state: DesiredState = "go"
+    pause_asked: bool = False
     stop_asked: bool = False
     killed: bool = False
     ending: bool = False
@@ -134,9 +136,8 @@ class LiveRun:
         self.run_id = self.started.run_id
         self.members = {self.run_id}
         self.first_event = shared.hub.count
-        self.spending: Spending = Spending(
-            self.run_id, agent, self.tally, above=None if self.parent is None else self.parent.spending
-        )
+        above = None if self.parent is None else self.parent.spending
+        self.spending: Spending = Spending(self.run_id, agent, self.tally, above=above)
         self.line = Line(agent.delegation.parallel, shared.clock)
         self.watch = Watch(shared.alerts) if shared.alerts is not None else None
         self.repeats = ToolCallCache(max_calls=policy.known_calls if policy is not None and policy.deduplicate else 0)
@@ -266,7 +267,9 @@ class LiveRun:
     # --- its state ---
 
     def state_record(self, state: RunState, **fields: Any) -> RunStateChanged:
-        """The record of a change of state."""
+        """The record of a change of state. A run that is asked to pause is paused there at once, held or not."""
+        if self.pause_asked and state in ("running", "waiting"):
+            state = "paused"
         return RunStateChanged(
             run_id=self.run_id, state=state, at=self.shared.clock(), iteration=self.iteration, **fields
         )
@@ -383,6 +386,11 @@ class LiveRun:
         for run in self.tree():
             if run.desired_state not in ("stop", "close"):
                 run.desired_state = desired
+            if desired in ("go", "pause") and run.pause_asked != (desired == "pause"):
+                run.pause_asked = not run.pause_asked
+                if run.ref is not None and not run.is_ending:
+                    state = "running" if run.state == "paused" else run.state
+                    run.shared.journal.submit([run.state_record(state)], after=run.begun)
             run.wake()
         self.tally.settled.set()  # for those in ``wait_for_room``
 
@@ -443,11 +451,8 @@ class LiveRun:
 
     async def wait_ended(self) -> None:
         """Wait until it has ended; for callers, as ``check_loop``."""
-        if self.ended.is_set():  # in whichever loop: the event is of the run's own
-            await anyio.lowlevel.checkpoint()
-        else:
-            self.shared.home.check()
-            await self.ended.wait()
+        self.check_loop()
+        await (anyio.lowlevel.checkpoint() if self.ended.is_set() else self.ended.wait())  # a set one is of any loop
 
     def kill(self, *, alone: bool = True) -> None:
         """End the run and those below it now, and cancel what is under way. What is in the record stays.
@@ -472,13 +477,10 @@ class LiveRun:
             return
         # Submitting it and giving it to the loop are one step, so a cancelled caller has done both or neither. Whatever
         # the loop does with it is submitted later, and so becomes durable later.
-        self.shared.journal.submit([self.message_record(message_id, said)], after=self.begun)
+        record = said_record(self.run_id, message_id, said, at=self.shared.clock(), iteration=self.iteration)
+        self.shared.journal.submit([record], after=self.begun)
         self.inbox.put(message_id, said)
         self.wake()
-
-    def message_record(self, message_id: str, said: Said) -> EventLogged:
-        """The record of a message."""
-        return said_record(self.run_id, message_id, said, at=self.shared.clock(), iteration=self.iteration)
 
     def opened(self, view: _EditsView | None) -> None:
         """Set the view of its loop, which may be edited from now on; None until a new loop has opened its view."""

@@ -311,6 +311,8 @@ class Control:
             return
         try:
             await carry_out(run, verb, body)
+            if verb == "pause":
+                await self.journal.write(())  # on record before it is acknowledged
         except RunError:  # it may have ended since it was found, at another machine before its turn came
             if not await was_answered(self.journal, run.id, verb, **body):
                 raise
@@ -333,6 +335,7 @@ class Control:
             run = self.find(run_id) or await self.supervisor.remote(run_id)
             if run is not None:
                 await carry_out(run, "resume", {})
+                await self.journal.write(())
                 return
             row = await self.journal.read_run(run_id)
             if row.state == "done":

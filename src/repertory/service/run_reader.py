@@ -27,9 +27,9 @@ IsLive: TypeAlias = Callable[[str], bool]
 MachineOf: TypeAlias = Callable[[str], str]
 """The name of the machine that runs a run, by its id; "" if there is none."""
 
-_SETTLED: Final[tuple[RunState, ...]] = (*FINAL_STATES, "queued")  # shown as recorded, whoever runs the tree
-GOING: Final[tuple[RunState, ...]] = ("running", "waiting", "paused")
-UNSETTLED: Final[tuple[RunState, ...]] = (*GOING, "queued")
+_SETTLED: Final[tuple[RunState, ...]] = (*FINAL_STATES, "queued", "paused")  # shown as recorded, whoever runs the tree
+_GOING: Final[tuple[RunState, ...]] = ("running", "waiting")
+UNSETTLED: Final[tuple[RunState, ...]] = (*_GOING, "queued", "paused")
 _INTERRUPTED: Final = "interrupted"
 _DAY = 86400.0  # seconds for which a failure asks for somebody; the page's state.js has the same
 _MOST = 300  # characters of a task, a result or an error in a line of the overview; the run's own view has all
@@ -87,9 +87,9 @@ class RunReader:
         if query.machine:  # it runs none that has ended or was interrupted
             in_state = [InState(states=those(UNSETTLED), among=await self._live(query.machine))]
         elif query.state:
-            interrupted = GOING if _INTERRUPTED in wanted else ()
-            live = await self._live() if interrupted or those(GOING) else []
-            either = (InState(states=those(GOING), among=live), InState(states=interrupted, without=live))
+            interrupted = _GOING if _INTERRUPTED in wanted else ()
+            live = await self._live() if interrupted or those(_GOING) else []
+            either = (InState(states=those(_GOING), among=live), InState(states=interrupted, without=live))
             in_state = [each for each in (InState(states=those(_SETTLED)), *either) if each.states]
         return RootFilter(
             in_state=in_state,

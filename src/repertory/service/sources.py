@@ -20,7 +20,7 @@ from repertory.runs.waiting_calls import WAITING_EVENTS, WaitingCall, WaitingCal
 from repertory.service.places import Place
 from repertory.service.reports import read_inspection, read_record, read_stats
 from repertory.service.requests import MAX_TREES, RunsQuery
-from repertory.service.run_reader import GOING, UNSETTLED, RunReader
+from repertory.service.run_reader import UNSETTLED, RunReader
 from repertory.service.views import EventView, RunDetail, RunList, event_view
 
 if TYPE_CHECKING:  # otherwise every command would load it
@@ -88,7 +88,7 @@ class RecordSource:
     async def waiting(self) -> list[WaitingCall]:
         """The tool calls that wait according to the journal, of unfinished runs, also of those to be resumed."""
         found: list[WaitingCall] = []
-        for row in await self.journal.read_runs(states=GOING):
+        for row in await self.journal.read_runs(states=UNSETTLED):
             run_id = row.started.run_id
             records = [each for _, each in await self.journal.read_events(run_id, types=WAITING_EVENTS)]
             if records:

@@ -49,7 +49,7 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     """A run in a list.
 
     Attributes:
-        state: The state in the journal; ``interrupted`` if it is unfinished there but not running.
+        state: The state in the journal; ``interrupted`` if it is under way there but no process runs it.
         live: Whether this process runs it.
         resumable: Whether a POST to its ``resume`` continues it.
         origin: The run that it was forked from, or that it replaced.
@@ -308,7 +308,7 @@ class ServiceView(msgspec.Struct, frozen=True, kw_only=True):
 def run_view(row: RunRow, *, live: bool, machine: str = "") -> RunView:
     """A run's view in lists; ``live`` is whether its tree is being run, and ``machine`` by which machine."""
     started, live = row.started, live and row.state not in FINAL_STATES
-    state = row.state if live or row.state in (*FINAL_STATES, "queued") else "interrupted"
+    state = row.state if live or row.state not in ("running", "waiting") else "interrupted"
     return RunView(
         id=started.run_id,
         parent_id=started.parent_id,

@@ -26,7 +26,7 @@ from repertory.record import Draft
 from repertory.record.records import Record, RunRow, RunStarted, RunState
 from repertory.runs.end import RunEnd
 from repertory.runs.events import RunSpawned, StateChanged
-from repertory.runs.inbox import Said
+from repertory.runs.inbox import Said, said_record
 from repertory.runs.live import LiveRun
 from repertory.runs.log import log
 from repertory.runs.models import check_keys, check_prices
@@ -264,7 +264,7 @@ class Runtime:
         await anyio.lowlevel.checkpoint_if_cancelled()
         records: list[Record] = []
         if said is not None and live.inbox.is_new(*said):
-            records.append(live.message_record(*said))
+            records.append(said_record(live.run_id, *said, at=self.shared.clock(), iteration=live.iteration))
             live.inbox.put(*said)
         if live.payload is not None:
             new = self._journal.redact(live.payload.fill_in(run_id=live.run_id, at=self.shared.clock()))
