@@ -120,7 +120,7 @@ async def test_a_question_is_asked_across_restarts(tmp_path: Path) -> None:
         calls = len(model.requests)
         assert await run.ask("Second?", message_id="m2") == first == "to 'Second?'"
         assert len(model.requests) == calls
-        with pytest.raises(RunError, match="with another text"):
+        with pytest.raises(RunError, match="with another text or other attachments"):
             await run.ask("Fourth?", message_id="m2")
 
 

@@ -184,7 +184,7 @@ async def test_a_fork_has_read_the_messages_that_it_copied() -> None:
         fork = await supervisor.fork(run.id, agent=agent)
         assert await fork.wait_result() == "Four."
         assert await fork.ask("Two and two?", message_id="m1") == "Four."
-        with pytest.raises(RunError, match="with another text"):
+        with pytest.raises(RunError, match="with another text or other attachments"):
             await fork.send("Two and three?", message_id="m1")
         assert await fork.ask("Three and four?", message_id="m2") == "Seven."
         entries = await supervisor.journal.read_entries(fork.id)

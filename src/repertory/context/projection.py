@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from repertory.context.plan import RemoveResult, Shown, StubResult
+from repertory.context.plan import Plan, RemoveResult, Shown, StubResult
 from repertory.llm.messages import Block, RawBlock, RedactedThinking, Text, Thinking, ToolResult, ToolUse, text_of
 from repertory.record.entries import Entry
 
@@ -39,7 +39,12 @@ def replacement(entry: Entry, shown: Shown) -> tuple[Block, ...] | None:
     if isinstance(shown, RemoveResult):
         return sendable([Text(shown.text)])
     content = shown.text if isinstance(shown, StubResult) else shown.content
-    return None if content is None else sendable(_with_content(block, content) for block in entry.content)
+    if content is None:
+        return None
+    results = [block for block in entry.content if isinstance(block, ToolResult)]
+    if not results:  # what somebody said
+        return sendable([Text(text_of(content))])
+    return sendable(msgspec.structs.replace(block, content=content) for block in results)
 
 
 def without_removed(blocks: Sequence[Block], removed_calls: frozenset[str], *, thinking: bool) -> tuple[Block, ...]:
@@ -60,10 +65,11 @@ def spoken(blocks: Sequence[Block]) -> list[Block]:
     return [block for block in blocks if not isinstance(block, (ToolUse, *_THINKING))]
 
 
-def restate(entry: Entry) -> list[Block]:
+def restate(entry: Entry, plan: Plan) -> list[Block]:
     """Repeat an entry without its call or turn: what tools and the agent said becomes documents, not a user's words."""
     out: list[Block] = []
-    for block in entry.content:
+    edit = plan.shown.get(entry.position)
+    for block in (isinstance(edit, StubResult) and replacement(entry, edit)) or entry.content:
         if isinstance(block, ToolResult):
             parts = (Text(block.content),) if isinstance(block.content, str) else block.content
             out.extend(
@@ -126,10 +132,3 @@ def _made_legal(block: Block) -> Block:
         if not _is_blank(part)
     )
     return block if parts == block.content else msgspec.structs.replace(block, content=parts)
-
-
-def _with_content(block: Block, content: str | tuple[Block, ...]) -> Block:
-    """Return a result block with other content; call id, error flag and all other fields stay."""
-    if not isinstance(block, ToolResult):
-        return Text(content if isinstance(content, str) else text_of(content))
-    return msgspec.structs.replace(block, content=content)

@@ -148,7 +148,7 @@ class Projector:
             # Nothing may come between the provider's block and what follows, so what stays is restated later.
             self._add("assistant", sendable(b for b in cover.content if not isinstance(b, Text)), cover.last)
             logs = [document(FRAME, block.text) for block in cover.content if isinstance(block, Text)]
-            kept = [block for position in plan.kept(cover) for block in restate(snapshot[position])]
+            kept = [block for position in plan.kept(cover) for block in restate(snapshot[position], plan)]
             self._restated = sendable([*logs, Text(_RESTATED), *kept] if kept else logs)
             self._restated_at = cover.restated_at
             if cover.restated_at < plan.start:  # covered since, so it is restated right after the block

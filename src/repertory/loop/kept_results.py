@@ -29,7 +29,7 @@ from repertory.runs.log import log
 from repertory.runs.payloads import changes_of
 from repertory.shortening.shaping import Shaped, shape_result
 from repertory.tools import ToolOutput
-from repertory.tools.media import without_documents
+from repertory.tools.media import showable
 from repertory.tools.threads import MAX_ON_LOOP, compute
 
 _TRACEBACK = 16_000  # characters of one that are kept, from its end, which says what was raised and where
@@ -161,8 +161,9 @@ class Results:
     def _redact_and_shape(self, use: ToolUse, output: ToolOutput) -> tuple[ToolOutput, Shaped]:
         """The redacted result, and what the model first sees of it; callable from any thread."""
         output = self._journal.redact(output)
-        if not self._model.profile.documents:
-            output = msgspec.structs.replace(output, content=without_documents(output.content))
+        if not isinstance(output.content, str):
+            content = showable(output.content, documents=self._model.profile.documents)
+            output = msgspec.structs.replace(output, content=content)
         if self._policy is None or output.as_is or output.retrieved is not None:
             # What the agent fetched again comes page by page already, and should not be shortened at once.
             return output, Shaped(content=output.content)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol, cast
 
 import anyio
@@ -22,7 +23,7 @@ from repertory.errors import (
     ToolSetUnavailable,
 )
 from repertory.llm.features import is_server_tool
-from repertory.llm.messages import Json, Text, text_of, tool_uses
+from repertory.llm.messages import Block, Json, Text, text_of, tool_uses
 from repertory.llm.model import BrokenOff, ModelRequest, ModelResponse, Reservation, Retrying, StreamEvent
 from repertory.llm.profiles import Amount, ModelProfile
 from repertory.loop.open_calls import OpenCall, open_calls, read_intents
@@ -30,12 +31,14 @@ from repertory.loop.teams import SubRuns, Team
 from repertory.loop.tool_calls import Caller
 from repertory.record import Draft, Entry
 from repertory.record.entries import EntryKind
+from repertory.runs.attachments import read_attached
 from repertory.runs.end import RunEnd
 from repertory.runs.events import ModelRetrying, RunResumed
 from repertory.runs.live import LiveRun
 from repertory.runs.log import compactor_log
 from repertory.shortening.compactors import on_compactor_failure
 from repertory.summarizer import ResultNotSummarized, ResultSummarized, SummaryFailed, SummaryReady
+from repertory.tools.media import showable
 from repertory.views.answers import PAUSED, Answer, check_response, is_part, read_answer
 from repertory.views.results import CUT_OFF_RESULT, find_answer, last_asked
 from repertory.views.view import ContextView, NotAsked
@@ -146,10 +149,22 @@ class Loop:
             self._nudges = 0
             if self._form is not None:
                 self._form.reset_count()
-            await self._ledger.append(*live.inbox.take(iteration=live.iteration))
+            attachments = await self._read_attachments()
+            await self._ledger.append(*live.inbox.take(iteration=live.iteration, attachments=attachments))
             live.asked = last_asked(self._ledger.snapshot())
             live.wake()  # whoever waits for the answer to an earlier message
         return True
+
+    async def _read_attachments(self) -> dict[str, Sequence[Block]]:
+        """What was sent with the messages that are read next."""
+        live, found = self._live, dict[str, Sequence[Block]]()
+        while missing := set(live.inbox.unread_attachments) - found.keys():
+            await self._journal.write(())  # a message comes here before it is durable
+            for content_id in missing:
+                blocks = await read_attached(self._journal, live.run_id, content_id)
+                lost = Text("[What came with this message is no longer stored.]")
+                found[content_id] = showable(blocks or (lost,), documents=live.model.profile.documents)
+        return found
 
     async def _finished_answer(self) -> str | None:
         """The run's answer, if its last turn is one; nudges a model whose turn was cut off, paused, empty or unfit.

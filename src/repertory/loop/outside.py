@@ -6,7 +6,6 @@ refused.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -20,11 +19,12 @@ from repertory._choices import show
 from repertory._counting import counted
 from repertory._json_text import canonical_json, json_text
 from repertory.errors import ConfigurationError, RunError
-from repertory.llm.messages import Image, Json, RawBlock, Text, encode_block
+from repertory.llm.messages import Image, Json, RawBlock, Text
 from repertory.loop.open_calls import open_calls
 from repertory.record.journal import Journal
 from repertory.record.records import ContentStored, Record
 from repertory.record.rows import plain_text
+from repertory.runs.attachments import attach
 from repertory.runs.events import (
     AnyEvent,
     ApprovalDecided,
@@ -288,17 +288,7 @@ def _stored(
         raise ConfigurationError(f"the result of call {call_id} cannot be shown to a model: {refusals[0]}")
     if is_error and not all(isinstance(block, Text) for block in blocks):
         raise ConfigurationError(f"the result of call {call_id} says why it failed, which takes text alone")
-    body = canonical_json(journal.redact([encode_block(block) for block in blocks])).decode()
-    digest = hashlib.blake2b(f"{run_id}\0{call_id}\0{body}".encode(), digest_size=8).hexdigest()
-    return ContentStored(
-        content_id=f"given-{digest}",
-        run_id=run_id,
-        source_type="given",
-        source=call_id,
-        body=body,
-        format="json",
-        at=at,
-    )
+    return attach(journal, run_id, "given", call_id, blocks, at=at)
 
 
 async def _wait_until_asked(live: LiveRun, call_id: str, *, checkable: bool) -> None:

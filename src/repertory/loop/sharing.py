@@ -16,6 +16,7 @@ from repertory.record.search import SearchHit
 from repertory.runs.live import LiveRun
 from repertory.shortening.trail import bounded_trail
 from repertory.tools import RunRecord
+from repertory.tools.media import Media, showable
 from repertory.views.policies import layered_policy
 
 SHARED_TOKENS: Final = 4_000
@@ -26,10 +27,12 @@ _MOST_BEFORE: Final = SHARED_TOKENS // 4  # of these, for what came before a sum
 # --- at the start -----------------------------------------------------------------------------------------
 
 
-async def first_drafts(live: LiveRun) -> list[Draft]:
-    """Make the first entries of a run, oldest first."""
+async def first_drafts(live: LiveRun, attachments: Sequence[Media]) -> list[Draft]:
+    """Make the first entries of a run, oldest first; the ``attachments`` are shown with its task."""
     options, lead = live.started.options, live.parent
-    drafts = [Draft(role="user", kind="task", content=(Text(show_task(live.agent, live.started.task)),))]
+    shown = showable(attachments, documents=live.model.profile.documents)
+    content = (*shown, Text(show_task(live.agent, live.started.task)))
+    drafts = [Draft(role="user", kind="task", content=content)]
     if lead is not None and (share := options.get("share")):
         block = _as_document(live, lead, await _digest(lead, summarized=share == "summary"))
         drafts.append(Draft(role="user", kind="system", content=(block,), facts={"run": lead.run_id}, pinned=True))

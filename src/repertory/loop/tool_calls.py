@@ -18,7 +18,7 @@ from repertory._frozen import thaw
 from repertory.agents.delegation import REPORTING
 from repertory.errors import JournalError, LimitExceeded, RecordRefused, ToolAbort
 from repertory.llm.json_outputs import FINAL_RESULT
-from repertory.llm.messages import Text, ToolResult, ToolUse, decode_block, text_of, tool_uses
+from repertory.llm.messages import Text, ToolResult, ToolUse, text_of, tool_uses
 from repertory.loop.kept_results import Results
 from repertory.loop.open_calls import CLOSED, INTERRUPTED, NOT_MADE, OpenCall, calls_of, error_result, tool_result
 from repertory.loop.outside import EndedWaiting, wait_for_result
@@ -27,6 +27,7 @@ from repertory.loop.sharing import Reading
 from repertory.memory.payload import Payload
 from repertory.record import Draft, Entry, Snapshot
 from repertory.record.records import Record, ToolIntended
+from repertory.runs.attachments import read_attached
 from repertory.runs.events import AnyEvent, ResultAwaited, ResultGiven, ToolProgress, ToolStarted, to_record
 from repertory.runs.live import LiveRun
 from repertory.runs.payloads import changes_of
@@ -307,10 +308,8 @@ class Caller:
         """The given value: JSON, or the stored blocks."""
         if not given.content_id:
             return given.result
-        stored = await self._journal.read_content(given.content_id, root=self._live.run_id)
-        if stored is None or not stored.body:
-            return f"[what was given for this call, {given.content_id}, is no longer stored]"
-        return tuple(decode_block(raw) for raw in msgspec.json.decode(stored.body))
+        blocks = await read_attached(self._journal, self._live.run_id, given.content_id)
+        return blocks or f"[what was given for this call, {given.content_id}, is no longer stored]"
 
     async def _continue(self, call: OpenCall, tool: Tool, answer: GivenAnswer, answers: int, iteration: int) -> None:
         """Call a tool again to continue with what it was given; the earlier permission still applies."""

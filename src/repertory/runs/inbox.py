@@ -2,28 +2,41 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 from repertory.errors import RunError
-from repertory.llm.messages import Text
+from repertory.llm.messages import Block, Text
 from repertory.record import Draft
 from repertory.record.entries import EntryKind
-from repertory.record.records import EventLogged
+from repertory.record.records import ContentStored, EventLogged, Record
 
 SAID: Final = "UserSaid"  # the type of the records of messages
 
 
-class Said(NamedTuple):
-    """A message to a run; ``sender`` is the id of the run above it, or "" for the user."""
+@dataclass(frozen=True)
+class Said:
+    """A message to a run.
+
+    Attributes:
+        text: The message.
+        sender: The id of the run above it, or "" for the user.
+        attached: The id of the images and documents that are shown with it; "" for none.
+        stored: The record of these, until it is written.
+    """
 
     text: str
     sender: str = ""
+    attached: str = ""
+    stored: ContentStored | None = field(default=None, compare=False, repr=False)
 
 
-def said_record(run_id: str, message_id: str, said: Said, *, at: float, iteration: int) -> EventLogged:
-    """The record of a message to a run."""
-    body = {"message_id": message_id, **said._asdict()}
-    return EventLogged(run_id=run_id, type=SAID, body=body, at=at, iteration=iteration)
+def said_records(run_id: str, message_id: str, said: Said, *, at: float, iteration: int) -> list[Record]:
+    """The records of a message to a run."""
+    body = {"message_id": message_id, "text": said.text, "sender": said.sender, "attached": said.attached}
+    event = EventLogged(run_id=run_id, type=SAID, body=body, at=at, iteration=iteration)
+    return [event] if said.stored is None else [said.stored, event]
 
 
 class Inbox:
@@ -49,6 +62,11 @@ class Inbox:
         """Whether there is a message that the loop has not read."""
         return bool(self._unread)
 
+    @property
+    def unread_attachments(self) -> list[str]:
+        """The ids of the attachments of the messages that the loop has not read."""
+        return [attached for message_id in self._unread if (attached := self._said[message_id].attached)]
+
     def is_unread(self, message_id: str) -> bool:
         """Whether the loop has not yet read this message."""
         return message_id in self._unread
@@ -61,17 +79,23 @@ class Inbox:
         """
         known = self._said.get(message_id)
         if known is not None and known != said:
-            raise RunError(f"message {message_id!r} was sent to run {self._run_id} before, with another text")
+            before = f"was sent to run {self._run_id} before, with another text or other attachments"
+            raise RunError(f"message {message_id!r} {before}")
         return known is None
 
     def put(self, message_id: str, said: Said, *, read: bool = False) -> None:
         """Add a message for the loop to read at its next boundary, unless it has read it already."""
-        self._said[message_id] = said
+        self._said[message_id] = replace(said, stored=None)
         if not read:
             self._unread.append(message_id)
 
-    def take(self, *, iteration: int) -> list[Draft]:
-        """The messages since the last boundary, as ledger entries; ``iteration`` is the one that has ended."""
+    def take(self, *, iteration: int, attachments: Mapping[str, Sequence[Block]]) -> list[Draft]:
+        """The messages since the last boundary, as ledger entries.
+
+        Args:
+            iteration: The one that has ended.
+            attachments: What ``unread_attachments`` are.
+        """
         ids, self._unread = self._unread, []
         drafts: list[Draft] = []
         for message_id in ids:
@@ -80,7 +104,6 @@ class Inbox:
             from_lead = f"[from {self._lead}, the agent that gave you this task, not from the user]\n"
             text = f"{from_lead}{said.text}" if said.sender else said.text
             kind: EntryKind = "lead-input" if said.sender else "user-input"
-            drafts.append(
-                Draft(role="user", kind=kind, content=(Text(text),), iteration=iteration, message_id=message_id)
-            )
+            content = (*attachments.get(said.attached, ()), Text(text))
+            drafts.append(Draft(role="user", kind=kind, content=content, iteration=iteration, message_id=message_id))
         return drafts

@@ -32,7 +32,7 @@ from repertory.runs.alerts import Watch
 from repertory.runs.end import RunEnd
 from repertory.runs.events import Alert, AnyEvent, StateChanged, to_record
 from repertory.runs.fan_out import Head, Line, Place, worth_warming
-from repertory.runs.inbox import Inbox, Said, said_record
+from repertory.runs.inbox import Inbox, Said, said_records
 from repertory.runs.listeners import Listeners
 from repertory.runs.shared import Shared
 from repertory.runs.streaming import Stream
@@ -477,8 +477,8 @@ class LiveRun:
             return
         # Submitting it and giving it to the loop are one step, so a cancelled caller has done both or neither. Whatever
         # the loop does with it is submitted later, and so becomes durable later.
-        record = said_record(self.run_id, message_id, said, at=self.shared.clock(), iteration=self.iteration)
-        self.shared.journal.submit([record], after=self.begun)
+        records = said_records(self.run_id, message_id, said, at=self.shared.clock(), iteration=self.iteration)
+        self.shared.journal.submit(records, after=self.begun)
         self.inbox.put(message_id, said)
         self.wake()
 

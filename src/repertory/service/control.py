@@ -20,6 +20,7 @@ from repertory._repeated_event import RepeatedEvent
 from repertory._version import __version__
 from repertory.agents.loading import agent_of
 from repertory.errors import ConfigurationError, JournalError, RepertoryError, RunError, RunNotFound, ScopeNotFound
+from repertory.llm.messages import encode_block
 from repertory.loop.outside import was_answered
 from repertory.record.records import FINAL_STATES, RunRow
 from repertory.record.run_lists import RootFilter
@@ -36,6 +37,7 @@ from repertory.service.schedules import Schedule, Scheduler
 from repertory.service.views import RunDetail, RunEnded, ServiceView
 from repertory.supervisor import Run, Supervisor
 from repertory.supervisor.relay import RemoteRun, carry_out
+from repertory.tools.media import Media
 
 T = TypeVar("T")
 
@@ -214,6 +216,7 @@ class Control:
         agent: str,
         task: str,
         *,
+        attachments: Sequence[Media] = (),
         root: str | None = None,
         payload: Any = None,
         run_id: str | None = None,
@@ -226,6 +229,7 @@ class Control:
         Args:
             agent: The agent's name, as ``offers`` lists it.
             task: What the run is asked to do.
+            attachments: Images and documents that are shown with it.
             root: A folder inside the one that the agent reads, which confines the run; None for the whole of it.
             payload: The first value of its payload; None for the defaults.
             run_id: The run's id: only one run is started with it, however often this is called, also by the next
@@ -242,13 +246,15 @@ class Control:
         """
         if key:
             run_id = f"run-{_digest(key)}"
-        request = "" if run_id is None else _digest(self.journal.redact([agent, task, root, payload]))
+        asked = [agent, task, root, payload, *map(encode_block, attachments)]
+        request = "" if run_id is None else _digest(self.journal.redact(asked))
         offer = self.offers.find(agent, root)
         run_id = run_id or _new_id("run")
         with self._starting(run_id):
             await self.supervisor.spawn(
                 offer.agent,
                 task,
+                attachments=attachments,
                 agent_ref=offer.reference,
                 options=offer.options,
                 payload=payload,
@@ -270,7 +276,9 @@ class Control:
             client=f"schedule:{schedule.name}",
         )
 
-    async def send(self, run_id: str, text: str, *, message_id: str | None = None) -> None:
+    async def send(
+        self, run_id: str, text: str, *, attachments: Sequence[Media] = (), message_id: str | None = None
+    ) -> None:
         """Send a message to a run; it is durable afterwards.
 
         A run that is done, failed, stopped or interrupted continues with it.
@@ -278,6 +286,7 @@ class Control:
         Args:
             run_id: The run, or the beginning of its id.
             text: The message.
+            attachments: Images and documents that are shown with it.
             message_id: Makes it safe to repeat, also in the next process; None generates one.
 
         Raises:
@@ -285,7 +294,7 @@ class Control:
             ConfigurationError: The journal does not say where its agent is defined, or it is no longer there.
         """
         run = await self._reach(run_id, self._continue)
-        await run.send(text, message_id=message_id)
+        await run.send(text, attachments=attachments, message_id=message_id)
         self.feed.notify()
 
     def stream(self, run_id: str) -> StreamReader | None:

@@ -32,12 +32,33 @@ Seconds: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=MAX_WAIT)]
 # --- bodies -----------------------------------------------------------------------------------------------
 
 
+class GivenText(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="text"):
+    """A text of a result."""
+
+    text: str
+
+
+class GivenMedia(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="media"):
+    """An image or a document of a result, or one that is attached to a task or a message.
+
+    Attributes:
+        media_type: ``image/png``, ``image/jpeg``, ``image/gif``, ``image/webp`` or ``application/pdf``.
+        data: The file's bytes, in base 64.
+        title: The title of a document that the model is shown.
+    """
+
+    media_type: str
+    data: Annotated[bytes, msgspec.Meta(extra_json_schema={"pattern": _BASE64})]
+    title: str = ""
+
+
 class NewRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The body of ``POST /runs``.
 
     Attributes:
         agent: The agent's name, as ``GET /agents`` lists it.
         task: What to do; for an agent with a typed ``input`` its value as JSON text.
+        attachments: Images and documents that are shown with the task.
         root: A folder inside the agent's own, which confines the run; null for the whole of it.
         payload: The first value of its payload; null for the defaults.
         run_id: The id of the new run; makes it safe to repeat the request.
@@ -47,6 +68,7 @@ class NewRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     agent: str
     task: Words
+    attachments: tuple[GivenMedia, ...] = ()
     root: str | None = None
     payload: Any = None
     run_id: RunId | None = None
@@ -93,10 +115,12 @@ class NewMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         text: The message.
+        attachments: Images and documents that are shown with it.
         message_id: Makes it safe to repeat: messages with the same id are delivered once.
     """
 
     text: Words
+    attachments: tuple[GivenMedia, ...] = ()
     message_id: Annotated[str, msgspec.Meta(pattern=r"^[!-~]{1,200}$")] | None = None
 
 
@@ -112,26 +136,6 @@ class Denial(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     reason: Words
     by: str = ""
-
-
-class GivenText(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="text"):
-    """A text of a result."""
-
-    text: str
-
-
-class GivenMedia(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="media"):
-    """An image or a document of a result.
-
-    Attributes:
-        media_type: ``image/png``, ``image/jpeg``, ``image/gif``, ``image/webp`` or ``application/pdf``.
-        data: The file's bytes, in base 64.
-        title: The title of a document that the model is shown.
-    """
-
-    media_type: str
-    data: Annotated[bytes, msgspec.Meta(extra_json_schema={"pattern": _BASE64})]
-    title: str = ""
 
 
 class GivenResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

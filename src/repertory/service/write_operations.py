@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
-from typing import Annotated, Final
+from collections.abc import Callable, Sequence
+from typing import Annotated, Final, TypeVar
 
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from repertory.errors import ConfigurationError
-from repertory.llm.messages import Block, Text
+from repertory.llm.messages import Text
 from repertory.record.sqlite_journal import SqliteJournal
 from repertory.service.control import Control
 from repertory.service.requests import (
@@ -29,10 +28,12 @@ from repertory.service.requests import (
 )
 from repertory.service.routes import Operation, as_json, delete, post
 from repertory.service.views import Reloaded, Space, Started, WebhookAttempt, attempt_view
-from repertory.tools import media_block
+from repertory.tools.media import Media, media_block
 from repertory.tools.threads import compute
 
-MAX_GIVEN: Final = 32 * 2**20  # bytes of a result with images or documents; a request to a model may have no more
+MAX_GIVEN: Final = 32 * 2**20  # bytes of a body with images or documents; a request to a model may have no more
+PartT = TypeVar("PartT")
+BlockT = TypeVar("BlockT")
 _GIVEN_BACK: Final = 2048  # pages given back to the disk at once
 
 
@@ -53,6 +54,7 @@ class WriteOperations:
         run_id = await self._control.start(
             body.agent,
             body.task,
+            attachments=await _convert(_media, body.attachments, "the attachments"),
             root=body.root,
             payload=body.payload,
             run_id=body.run_id,
@@ -64,7 +66,8 @@ class WriteOperations:
 
     async def send(self, run_id: str, *, body: NewMessage) -> None:
         """Send a message to a run; it is durable when the answer comes."""
-        await self._control.send(run_id, body.text, message_id=body.message_id)
+        attachments = await _convert(_media, body.attachments, "the attachments")
+        await self._control.send(run_id, body.text, attachments=attachments, message_id=body.message_id)
 
     async def stop(self, run_id: str) -> None:
         """End a run at its next boundary."""
@@ -114,11 +117,7 @@ class WriteOperations:
         if body.content is not None:
             if result is not None:
                 raise HTTPException(422, "either result or content can be given, got both")
-            size = sum(len(part.data) for part in body.content if isinstance(part, GivenMedia))
-            try:
-                result = await compute(partial(_blocks_of, body.content), size=size)
-            except ValueError as error:
-                raise HTTPException(422, f"the content cannot be shown to a model: {error}") from None
+            result = await _convert(_block, body.content, "the content")
         await self._control.tell(run_id, "give_result", call_id=call_id, result=result, is_error=body.is_error)
 
     async def redeliver(self, *, body: Redelivery) -> WebhookAttempt:
@@ -143,20 +142,29 @@ class WriteOperations:
         return Space(size=size, free=free)
 
 
-def _blocks_of(content: Sequence[GivenText | GivenMedia]) -> list[Block]:
-    """Convert content to the blocks that a model is shown. Raises ``ValueError`` if a model would refuse it."""
-    return [
-        media_block(part.data, part.media_type, title=part.title) if isinstance(part, GivenMedia) else Text(part.text)
-        for part in content
-    ]
+def _media(part: GivenMedia) -> Media:
+    return media_block(part.data, part.media_type, title=part.title)
+
+
+def _block(part: GivenText | GivenMedia) -> Text | Media:
+    return Text(part.text) if isinstance(part, GivenText) else _media(part)
+
+
+async def _convert(make: Callable[[PartT], BlockT], parts: Sequence[PartT], what: str) -> list[BlockT]:
+    """Make what a model is shown of the parts of a body; 422 if the API would refuse one."""
+    size = sum(len(part.data) for part in parts if isinstance(part, GivenMedia))
+    try:
+        return await compute(lambda: [make(part) for part in parts], size=size)
+    except ValueError as error:
+        raise HTTPException(422, f"{what} cannot be shown to a model: {error}") from None
 
 
 _RUN: Final = "/runs/{run_id}"
 _CALL: Final = "/runs/{run_id}/calls/{call_id}"
 
 WRITE_OPERATIONS: Final[tuple[Operation, ...]] = (
-    post("/runs", WriteOperations.start_run, status=201, errors=(409, 422, 429)),
-    post(f"{_RUN}/messages", WriteOperations.send, status=202, errors=(404, 409, 422)),
+    post("/runs", WriteOperations.start_run, status=201, errors=(409, 422, 429), max_body=MAX_GIVEN),
+    post(f"{_RUN}/messages", WriteOperations.send, status=202, errors=(404, 409, 422), max_body=MAX_GIVEN),
     post(f"{_RUN}/stop", WriteOperations.stop, status=202, errors=(404, 409)),
     post(f"{_RUN}/kill", WriteOperations.kill, status=202, errors=(404, 409)),
     post(f"{_RUN}/pause", WriteOperations.pause, status=202, errors=(404, 409)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import anyio.lowlevel
@@ -15,10 +16,18 @@ from repertory.record.records import RunStarted
 from repertory.runs.live import LiveRun
 from repertory.runs.payloads import instructions_of, new_payload
 from repertory.runs.shared import Shared
+from repertory.tools.media import Media
 
 
 async def make_run(
-    shared: Shared, started: RunStarted, agent: Agent[Any], *, parent: LiveRun | None, payload: Any = None, **more: Any
+    shared: Shared,
+    started: RunStarted,
+    agent: Agent[Any],
+    *,
+    parent: LiveRun | None,
+    payload: Any = None,
+    attachments: Sequence[Media] = (),
+    **more: Any,
 ) -> tuple[LiveRun, list[Draft], list[Record]]:
     """Make a new run, beside its lead or, of one for another machine, what stands in for it in its lead's process.
 
@@ -51,7 +60,7 @@ async def make_run(
         **more,
     )
     live.started = msgspec.structs.replace(started, scope_id=memory.scope_id, model=live.model.name)
-    drafts = await first_drafts(live)
+    drafts = await first_drafts(live, attachments)
     await anyio.lowlevel.checkpoint_if_cancelled()
     return live, drafts, [live.started, *first]
 

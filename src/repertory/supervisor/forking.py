@@ -43,7 +43,7 @@ from repertory.record.records import (
 from repertory.record.rows import encode_json
 from repertory.record.statistics import RESULT_SUMMARIZED
 from repertory.runs.events import RunForked, to_record
-from repertory.runs.inbox import Said, said_record
+from repertory.runs.inbox import Said, said_records
 from repertory.runs.live import LiveRun
 from repertory.runs.payloads import instructions_of, payload_on_record
 from repertory.summarizer.messages import ForgetRun
@@ -263,7 +263,7 @@ async def fork_records(journal: Journal, row: RunRow, wanted: Fork, *, new_id: s
     records += [msgspec.structs.replace(record, run_id=new_id) for _, record in copied]
     if wanted.text is not None:
         said = Said(journal.redact(wanted.text))
-        records.append(said_record(new_id, _new_id("msg"), said, at=at, iteration=upto))
+        records += said_records(new_id, _new_id("msg"), said, at=at, iteration=upto)
     forked = RunForked(
         run_id=origin.run_id, agent=origin.agent, iteration=upto, at=at, fork=new_id, rewound=wanted.rewound
     )

@@ -175,7 +175,7 @@ class Placement:
             MachineSilent: No machine took the message within ten seconds; one will later.
             RunError: The run has ended.
         """
-        body = self._journal.redact({"message_id": message_id, **said._asdict()})
+        body = self._journal.redact({"message_id": message_id, "text": said.text, "sender": said.sender})
         await self._commands.ask(live.run_id, "hear", body, command_id=f"{live.run_id}/{message_id}")
 
     # --- in the background --------------------------------------------------------------------------------

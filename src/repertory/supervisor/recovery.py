@@ -9,13 +9,14 @@ from typing import Any, Final
 from repertory.agents.agent import Agent
 from repertory.context import replay
 from repertory.errors import JournalUnreadable
-from repertory.llm.messages import text_of
+from repertory.llm.messages import is_media, text_of
 from repertory.loop.open_calls import close_calls
 from repertory.memory import Memory
 from repertory.memory.messages import AsksMemory
 from repertory.record import Ledger
 from repertory.record.records import FINAL_STATES, Record, RunRow, RunStateChanged
 from repertory.record.statistics import RESULT_SUMMARIZED
+from repertory.runs.attachments import attach
 from repertory.runs.events import IterationStarted, StateChanged, to_record
 from repertory.runs.inbox import SAID, Said
 from repertory.runs.live import LiveRun
@@ -71,7 +72,7 @@ async def read_back(
     for _, record in await journal.read_events(live.run_id, types=_NEEDED):
         if record.type == SAID:
             message_id = record.body["message_id"]
-            said = Said(record.body["text"], record.body.get("sender", ""))
+            said = Said(record.body["text"], record.body["sender"], record.body["attached"])
             live.inbox.put(message_id, said, read=message_id in heard)
         elif record.type == TRACED:
             live.trace.earlier = record.body
@@ -81,7 +82,9 @@ async def read_back(
             live.result_summaries[record.body["position"]] = record.body["text"]
     for message_id, entry in heard.items():
         if message_id not in live.inbox:  # the run that this one was forked from was sent it
-            live.inbox.put(message_id, Said(text_of(entry.content)), read=True)
+            blocks = [block for block in entry.content if is_media(block)]
+            came = attach(journal, live.run_id, "said", message_id, blocks, at=0.0).content_id if blocks else ""
+            live.inbox.put(message_id, Said(text_of(entry.content), attached=came), read=True)
     return live
 
 

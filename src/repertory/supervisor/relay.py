@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,7 +24,7 @@ from repertory.errors import (
     RunFailed,
     RunStopped,
 )
-from repertory.llm.messages import Json
+from repertory.llm.messages import Json, decode_content, encode_block
 from repertory.record.journal import Journal
 from repertory.record.records import FINAL_STATES, RunRow, RunState
 from repertory.record.rows import decode_json, encode_json
@@ -35,6 +35,7 @@ from repertory.runs.log import log
 from repertory.supervisor.relayed_memory import answer_memory
 from repertory.supervisor.run_handle import Run, checked_id
 from repertory.supervisor.runtime import Runtime
+from repertory.tools.media import Media, check_attachments
 
 if TYPE_CHECKING:
     from repertory.machines.commands import Command, Commands
@@ -83,11 +84,13 @@ class RemoteRun:
             raise RunStopped(f"run {self.id} of {row.started.agent} was stopped after {after}")
         return row.result or ""
 
-    async def send(self, text: str, *, message_id: str | None = None) -> None:
+    async def send(self, text: str, *, attachments: Sequence[Media] = (), message_id: str | None = None) -> None:
         """As ``Run.send``."""
         check_text("a message", text)
+        blocks = [encode_block(block) for block in check_attachments(attachments, to="a message")]
         message_id = checked_id(message_id)
-        await self._ask("send", {"text": text, "message_id": message_id}, f"{self.id}/{message_id}")
+        body = {"text": text, "attachments": blocks, "message_id": message_id}
+        await self._ask("send", body, f"{self.id}/{message_id}")
 
     async def stop(self) -> None:
         """As ``Run.stop``."""
@@ -218,7 +221,10 @@ async def _serve(runtime: Runtime, commands: Commands, command: Command) -> None
         if command.verb in _ACROSS:
             result = await _call(partial(_ACROSS[command.verb], live, command), command.verb, command.body)
         else:
-            await carry_out(Run(live, runtime), command.verb, command.body)
+            body = dict(command.body)
+            if "attachments" in body:
+                body["attachments"] = decode_content(body["attachments"])
+            await carry_out(Run(live, runtime), command.verb, body)
     except RepertoryError as error:
         if isinstance(error, JournalError) and not isinstance(error, RecordRefused | JournalUnreadable):
             raise  # the journal may work again when the command is retried

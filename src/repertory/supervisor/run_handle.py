@@ -19,6 +19,7 @@ from repertory.memory.documents import Path
 from repertory.memory.payload import Payload
 from repertory.record import RunStatistics
 from repertory.record.records import RunState, SummaryStored
+from repertory.runs.attachments import attach
 from repertory.runs.event_hub import EventReader
 from repertory.runs.events import Event
 from repertory.runs.inbox import Said
@@ -29,6 +30,7 @@ from repertory.runs.waiting_calls import WaitingCall
 from repertory.supervisor.asking import say
 from repertory.supervisor.call_owners import owner_of
 from repertory.supervisor.runtime import Runtime
+from repertory.tools.media import Media, check_attachments
 from repertory.views.listing import ViewEntry, list_view
 from repertory.views.results import answer_to, read_result, result_form
 
@@ -313,7 +315,7 @@ class Run(Generic[ResultT]):
     def _read_result(self, text: str) -> ResultT:
         return cast("ResultT", read_result(self.agent.output_type, text, where=f"the result of run {self.id}"))
 
-    async def send(self, text: str, *, message_id: str | None = None) -> None:
+    async def send(self, text: str, *, attachments: Sequence[Media] = (), message_id: str | None = None) -> None:
         """Send a message to the run. Returns once it is durable; the model reads it at its next iteration.
 
         A run that has ended, whether done, failed or stopped, continues with the message: its model still has all that
@@ -322,18 +324,19 @@ class Run(Generic[ResultT]):
 
         Args:
             text: The message.
+            attachments: Images and documents that are shown with it, each made by ``media_block``.
             message_id: Makes the call safe to repeat: a message with the same id is read only once, even if no process
                 learned that the first call succeeded. 1 to 200 printable characters without spaces; None generates
                 one.
 
         Raises:
             RunError: The supervisor is closed; the run has ended and is a sub-agent's; or another message has this id.
-            ConfigurationError: The message is empty, or the id is malformed.
+            ConfigurationError: The message is empty, an attachment could not be shown, or the id is malformed.
             ContextMissing: The run would continue, was spawned with a context, and ``resume`` was given none.
         """
-        await self._say(text, checked_id(message_id))
+        await self._say(text, checked_id(message_id), attachments)
 
-    async def ask(self, text: str, *, message_id: str | None = None) -> ResultT:
+    async def ask(self, text: str, *, attachments: Sequence[Media] = (), message_id: str | None = None) -> ResultT:
         """Send a message to the run, as ``send`` does, and wait for the answer.
 
         The answer is the one that the model has given when the run is done or reads its next message. If questions are
@@ -342,6 +345,7 @@ class Run(Generic[ResultT]):
 
         Args:
             text: The question.
+            attachments: As for ``send``.
             message_id: Makes the call safe to repeat, also in another process: the question is asked once, and every
                 call returns its answer. If the run failed or was stopped before it answered, it continues with the
                 question. None generates an id.
@@ -356,7 +360,7 @@ class Run(Generic[ResultT]):
             JournalError: The journal failed, so nothing more of the run can be recorded.
         """
         message_id = checked_id(message_id)
-        await self._say(text, message_id, again=True)
+        await self._say(text, message_id, attachments, again=True)
         form = result_form(self._live)
         while True:
             live = self._live
@@ -368,10 +372,13 @@ class Run(Generic[ResultT]):
                 return self._read_end(live)
             await live.wait_for_change()
 
-    async def _say(self, text: str, message_id: str, *, again: bool = False) -> None:
-        text = check_text("a message", text)
+    async def _say(self, text: str, message_id: str, attachments: Sequence[Media], *, again: bool = False) -> None:
+        text, blocks = check_text("a message", text), check_attachments(attachments, to="a message")
         journal = self._live.shared.journal
         said = Said(journal.redact(text))  # as it will be read back, to recognize a repeated message
+        if blocks:
+            stored = attach(journal, self.id, "said", message_id, blocks, at=self._live.shared.clock())
+            said = Said(said.text, attached=stored.content_id, stored=stored)
         await anyio.lowlevel.checkpoint()
         await say(self._runtime, self._live, message_id, said, again=again)
         await journal.write(())

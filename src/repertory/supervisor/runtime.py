@@ -26,7 +26,7 @@ from repertory.record import Draft
 from repertory.record.records import Record, RunRow, RunStarted, RunState
 from repertory.runs.end import RunEnd
 from repertory.runs.events import RunSpawned, StateChanged
-from repertory.runs.inbox import Said, said_record
+from repertory.runs.inbox import Said, said_records
 from repertory.runs.live import LiveRun
 from repertory.runs.log import log
 from repertory.runs.models import check_keys, check_prices
@@ -43,6 +43,7 @@ from repertory.supervisor.queue import Queue
 from repertory.supervisor.recovery import read_back
 from repertory.supervisor.retention import Retention
 from repertory.supervisor.room import reserve_room
+from repertory.tools.media import Media
 from repertory.views.policies import check_policies
 
 if TYPE_CHECKING:
@@ -142,6 +143,7 @@ class Runtime:
         parent: LiveRun | None = None,
         payload: Any = None,
         context: Any = None,
+        attachments: Sequence[Media] = (),
     ) -> LiveRun:
         """Start a new run, or queue it. Its beginning, task and payload are submitted as one transaction.
 
@@ -166,6 +168,7 @@ class Runtime:
                 parent=parent,
                 payload=payload,
                 context=context if parent is None else parent.context,
+                attachments=attachments,
                 trace=Trace(self.shared.telemetry.here()),
             )
             self._launch(live, *drafts, also=records)
@@ -183,6 +186,7 @@ class Runtime:
         parent: LiveRun | None = None,
         payload: Any = None,
         context: Any = None,
+        attachments: Sequence[Media] = (),
     ) -> LiveRun:
         """The only run with this id: it is under way, continues, has ended, or begins now.
 
@@ -200,7 +204,9 @@ class Runtime:
             return await self.continue_run(row, agent, ended=ended, parent=parent, context=context)
         if parent is None and await self._journal.was_removed(started.run_id):
             raise RunExists(f"run {started.run_id} was there and has been removed; give the new run another id")
-        return await self.begin(started, agent, parent=parent, payload=payload, context=context)
+        return await self.begin(
+            started, agent, parent=parent, payload=payload, context=context, attachments=attachments
+        )
 
     async def continue_run(
         self,
@@ -264,7 +270,7 @@ class Runtime:
         await anyio.lowlevel.checkpoint_if_cancelled()
         records: list[Record] = []
         if said is not None and live.inbox.is_new(*said):
-            records.append(said_record(live.run_id, *said, at=self.shared.clock(), iteration=live.iteration))
+            records += said_records(live.run_id, *said, at=self.shared.clock(), iteration=live.iteration)
             live.inbox.put(*said)
         if live.payload is not None:
             new = self._journal.redact(live.payload.fill_in(run_id=live.run_id, at=self.shared.clock()))

@@ -30,6 +30,7 @@ from repertory.supervisor.quotas import Quotas, check_bounds, check_client
 from repertory.supervisor.relay import RemoteRun
 from repertory.supervisor.run_handle import Run
 from repertory.supervisor.runtime import Runtime
+from repertory.tools.media import Media, check_attachments
 from repertory.views.policies import results_of
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ class Supervisor:
         agent_ref: str = "",
         options: Json | None = None,
         results: ResultPolicy | None = None,
+        attachments: Sequence[Media] = (),
         payload: Any = None,
         context: Any = None,
         run_id: str | None = None,
@@ -91,6 +93,7 @@ class Supervisor:
                 and ``repertory resume`` do not need the agent itself; "" if only this code knows it.
             options: Recorded with the run, and passed to the function if ``agent_ref`` names one.
             results: How tool results are treated in this run; overrides what the agent and its tools say.
+            attachments: Images and documents that are shown with the task, each made by ``media_block``.
             payload: The initial payload, a value of the agent's ``payload`` type or its JSON representation; None uses
                 the defaults of that type.
             context: Any object of the application. Tools of this agent and of its sub-agents find it in
@@ -110,8 +113,8 @@ class Supervisor:
 
         Raises:
             ConfigurationError: The task is empty or does not fit the agent's ``input``; the agent's model cannot be
-                used; a policy names a tool or a compactor that does not exist, or an expiration without a mode; or the
-                id is malformed.
+                used; a policy names a tool or a compactor that does not exist, or an expiration without a mode; an
+                attachment could not be shown; or the id is malformed.
             PayloadInvalid: The payload does not fit its type, or the agent declares none.
             RunExists: There is a run with this id and another task, agent or ``request``.
             ContextMissing: The existing run with this id would continue, and was started with a context.
@@ -127,7 +130,7 @@ class Supervisor:
         check_number("priority", priority, int, least=-100, most=100)
         check_client(client)
         check_labels("labels", labels)
-        asked = read_task(agent, task)
+        asked, attached = read_task(agent, task), check_attachments(attachments, to="a task")
         started = RunStarted(
             run_id=new_id("run") if run_id is None else check_run_id(run_id),
             agent=agent.name,
@@ -148,9 +151,10 @@ class Supervisor:
         with runtime.runs.beginning():
             async with runtime.runs.lock(started.run_id):
                 if run_id is None:
-                    live = await runtime.begin(started, agent, payload=payload, context=context)
+                    live = await runtime.begin(started, agent, attachments=attached, payload=payload, context=context)
                 else:
-                    live = await runtime.ensure(started, agent, ended=FINAL_STATES, payload=payload, context=context)
+                    new: dict[str, Any] = {"attachments": attached, "payload": payload, "context": context}
+                    live = await runtime.ensure(started, agent, ended=FINAL_STATES, **new)
                 if on_lifecycle is not None:
                     live.listeners.add(on_lifecycle)
         return await self._durable(live)

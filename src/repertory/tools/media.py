@@ -9,11 +9,13 @@ from __future__ import annotations
 import base64
 import contextlib
 import struct
-from typing import Final, TypeAlias
+from collections.abc import Sequence
+from typing import Final, TypeAlias, TypeVar
 
-from repertory._choices import check_type
+from repertory._choices import check_type, show
+from repertory.errors import ConfigurationError
 from repertory.llm.estimate import count_pages
-from repertory.llm.messages import Image, RawBlock, Text, is_document, is_media
+from repertory.llm.messages import Block, Image, RawBlock, Text, is_document, is_media
 
 # The API's limit on an image, which it counts in base64: "image exceeds 5 MB maximum: … bytes > 5242880 bytes".
 MOST_IMAGE: Final = 5 * 1024 * 1024
@@ -26,6 +28,7 @@ IMAGE_TYPES: Final = ("image/png", "image/jpeg", "image/gif", "image/webp")  # t
 PDF: Final = "application/pdf"
 
 Media: TypeAlias = Image | RawBlock
+BlockT = TypeVar("BlockT", bound=Block)
 
 
 def media_block(data: bytes, media_type: str, *, title: str = "") -> Media:
@@ -61,13 +64,31 @@ def media_block(data: bytes, media_type: str, *, title: str = "") -> Media:
     return block
 
 
+def check_attachments(value: object, *, to: str) -> tuple[Media, ...]:
+    """Check what a model is shown together with a task or a message.
+
+    Raises:
+        ConfigurationError: It is no list of what ``media_block`` makes, or the API would refuse it.
+    """
+    blocks: list[Media] = []
+    for block in value if isinstance(value, list | tuple) else (value,):
+        if not isinstance(block, Image | RawBlock) or not is_media(block):
+            raise ConfigurationError(f"the attachments of {to} are a list of what media_block makes; got {show(block)}")
+        if refusal := too_large(block):
+            raise ConfigurationError(f"the attachments of {to} cannot be shown to a model: {refusal}")
+        blocks.append(block)
+    if (size := sum(len(_data_of(block)) for block in blocks)) > MOST_DOCUMENT:
+        most = MOST_DOCUMENT * 3 // 4
+        raise ConfigurationError(
+            f"the attachments of {to} have {size * 3 // 4:,} bytes; a request has room for {most:,}"
+        )
+    return tuple(blocks)
+
+
 def too_large(block: Media) -> str:
     """Why the API would refuse a block because of its size; "" if it would not, or if that is unknown."""
-    source = block.source if isinstance(block, Image) else block.raw.get("source")
-    data = source.get("data") if isinstance(source, dict) else None
+    data = _data_of(block)
     most = MOST_IMAGE if isinstance(block, Image) else MOST_DOCUMENT
-    if not isinstance(data, str) or not is_media(block):
-        return ""
     what = "image" if isinstance(block, Image) else "document"
     if len(data) > most:
         return f"this {what} of {len(data) * 3 // 4:,} bytes is too large: at most {most * 3 // 4:,} can be sent"
@@ -75,6 +96,13 @@ def too_large(block: Media) -> str:
     if max(width, height) > MOST_PIXELS:
         return f"this image of {width:,} x {height:,} pixels is too large: at most {MOST_PIXELS:,} a side can be sent"
     return ""
+
+
+def _data_of(block: Media) -> str:
+    """The base64 in an image or a document; "" if it is elsewhere."""
+    source = block.source if isinstance(block, Image) else block.raw.get("source")
+    data = source.get("data") if isinstance(source, dict) and is_media(block) else None
+    return data if isinstance(data, str) else ""
 
 
 def _pixels_of(encoded: str) -> tuple[int, int]:
@@ -105,10 +133,10 @@ def _pixels_of(encoded: str) -> tuple[int, int]:
     return 0, 0
 
 
-def without_documents(content: str | tuple[Text | Image | RawBlock, ...]) -> str | tuple[Text | Image | RawBlock, ...]:
-    """The content for a model that takes no documents: each is replaced by a line of text."""
-    if isinstance(content, str) or not any(map(is_document, content)):
-        return content
+def showable(content: Sequence[BlockT], *, documents: bool) -> tuple[BlockT | Text, ...]:
+    """The content as a model can be shown it: if it takes no ``documents``, each is replaced by a line of text."""
+    if documents or not any(map(is_document, content)):
+        return tuple(content)
     return tuple(Text("[a document, which this model cannot be shown]") if is_document(b) else b for b in content)
 
 

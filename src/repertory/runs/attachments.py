@@ -1,0 +1,43 @@
+"""Images and documents that come from outside, with a message or as a result: stored so that no event contains them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from repertory._json_text import canonical_json
+from repertory.llm.messages import Block, decode_block, encode_block
+from repertory.record.journal import Journal
+from repertory.record.records import ContentStored
+
+
+def attach(
+    journal: Journal, run_id: str, kind: Literal["given", "said"], name: str, blocks: Sequence[Block], *, at: float
+) -> ContentStored:
+    """Make the record of blocks under an id that follows from them.
+
+    Args:
+        journal: The journal that redacts their texts, and to which the caller writes the record.
+        run_id: The run that is shown them.
+        kind: Whether they are a result or come with a message.
+        name: The id of the call or of the message.
+        blocks: Texts, images and documents. Their id is the same in each run, so that a fork knows them again.
+        at: Seconds since 1970.
+    """
+    body = canonical_json(journal.redact([encode_block(block) for block in blocks])).decode()
+    digest = hashlib.blake2b(f"{name}\0{body}".encode(), digest_size=8).hexdigest()
+    content_id = f"{kind}-{digest}"
+    return ContentStored(
+        content_id=content_id, run_id=run_id, source_type=kind, source=name, body=body, format="json", at=at
+    )
+
+
+async def read_attached(journal: Journal, run_id: str, content_id: str) -> tuple[Block, ...] | None:
+    """The blocks that were stored for a run; None if they were cleaned up since, after the run had ended."""
+    stored = await journal.read_content(content_id, root=run_id)
+    if stored is None or not stored.body:
+        return None
+    return tuple(decode_block(raw) for raw in msgspec.json.decode(stored.body))
