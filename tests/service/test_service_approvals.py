@@ -16,7 +16,7 @@ import repertory as rp
 from command_line import command
 from repertory.llm.messages import Text
 from repertory.llm.model import ModelRequest
-from repertory.testing import ScriptedModel, call
+from repertory.testing import FunctionModel, ScriptedModel, call
 
 
 @rp.tool(approval="always")
@@ -102,6 +102,37 @@ def test_half_a_character_in_a_call_hides_nothing(short: Path, run_async: Any) -
             assert {"ApprovalRequested", "ToolStarted", "ModelAnswered"} <= set(types)
 
     run_async(main)
+
+
+def test_pictures_come_with_a_task_and_with_a_message(short: Path, run_async: Any) -> None:
+    """The same request is known again by what came with it."""
+    shown: list[Any] = []
+    scan = b"%PDF-1.4 /Type /Page " + b"x" * 2_000_000
+    media = {"type": "media", "media_type": "application/pdf", "data": base64.b64encode(scan).decode(), "title": "bill"}
+
+    def look(request: ModelRequest) -> str:
+        shown[:] = [message.content for message in request.messages if message.role == "user"]
+        return "Done."
+
+    async def main() -> None:
+        async with open_client(short, FunctionModel(look), agents=["test_service_approvals:buyer"]) as client:
+            start = {"agent": "buyer", "task": "Buy.", "attachments": [media], "run_id": "bills"}
+            for _ in range(2):
+                await client.post("/runs", start, 201)
+            assert "another request" in (await client.post("/runs", {**start, "attachments": []}, 422))["error"]
+            await client.wait_for("bills", "done")
+            for _ in range(2):
+                message = {"text": "And this?", "attachments": [media], "message_id": "m2"}
+                await client.post("/runs/bills/messages", message)
+                await client.wait_for("bills", "done")
+            wrong = {"type": "media", "media_type": "image/png", "data": media["data"]}
+            for path, body in (("/runs", start), ("/runs/bills/messages", message)):
+                refused = await client.post(path, {**body, "attachments": [wrong]}, 422)
+                assert "the attachments cannot be shown to a model: media_type is 'image/png'" in refused["error"]
+
+    run_async(main)
+    bill = rp.media_block(scan, title="bill")
+    assert shown == [(bill, Text("Buy.")), (bill, Text("And this?"))]
 
 
 def test_pictures_are_given_in_base_64(short: Path, run_async: Any) -> None:

@@ -100,7 +100,7 @@ def test_documents_from_elsewhere_are_counted_too(source: dict[str, Any], tokens
     [
         (PNG, "image/svg+xml", "media_type is 'image/svg\\+xml', which no model is shown; expected one of image/png"),
         (PNG, "image/jpeg", "media_type is 'image/jpeg', but the data is image/png"),
-        (b"text", "image/png", "media_type is 'image/png', but the data is none of the types"),
+        (b"text", "image/png", "media_type is 'image/png', but the data is of none of the types"),
         (PNG + bytes(MOST_IMAGE), "image/png", "this image of 5,2.* bytes is too large: at most 3,932,160 can be sent"),
         (sized_png(20, 8_001), "image/png", "this image of 20 x 8,001 pixels is too large: at most 8,000 a side"),
         (PDF + b"/Type/Page " * 600, "application/pdf", "some 604 pages, and a request may have 600; split it"),

@@ -22,6 +22,7 @@ from rich.text import Text
 from repertory.agents import Agent, load_agent
 from repertory.agents.loading import lasting_reference, load_object
 from repertory.cli import output
+from repertory.cli.attachments import ATTACH, read_attachments
 from repertory.cli.commands import Answer, command
 from repertory.cli.conversing import decide_at_terminal
 from repertory.cli.databases import Database, db_option, read_row, runs_database
@@ -47,6 +48,7 @@ def run(
     task: str = argument("TASK", "What to do.", ...),
     *,
     root: Path = option("--root DIR", "The folder to read. Default: the current one.", Path()),
+    attach: list[Path] = ATTACH,
     agent: str | None = AGENT,
     context: str | None = CONTEXT,
     db: str | None = OWN_DATABASE,
@@ -61,9 +63,11 @@ def run(
     options = options_with({}, root, how)
     reference = lasting_reference(RESEARCH if agent is None else agent)
     found, handed = find_agent(reference, options), find_object(context, "context")
+    attachments = read_attachments(attach)
 
     async def start(supervisor: Supervisor) -> Run[Any]:
-        return await supervisor.spawn(found, task, agent_ref=reference, options=options, context=handed)
+        given: dict[str, Any] = {"agent_ref": reference, "options": options, "context": handed}
+        return await supervisor.spawn(found, task, attachments=attachments, **given)
 
     return execute(start, path=runs_database(db), options=options, how=how, shown=shown)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -12,6 +13,7 @@ from rich.text import Text
 from repertory._choices import check_text
 from repertory._ids import new_id
 from repertory.cli import output
+from repertory.cli.attachments import ATTACH, read_attachments
 from repertory.cli.commands import Answer, command
 from repertory.cli.conversing import arguments_in, who_decides
 from repertory.cli.databases import ask_service, at_option, need_run, open_service, open_source
@@ -40,11 +42,14 @@ async def start(
     task: str = argument("TASK", "What to do.", ...),
     *,
     root: str | None = option("--root DIR", "The folder to read, within the agent's folder."),
+    attach: list[Path] = ATTACH,
     at: At,
 ) -> Answer:
     """Start a run in the service and return at once. Its id goes to standard output."""
+    attachments = read_attachments(attach)
     async with ask_service(at) as client:
-        return new_run(await client.start(agent, task, root=root), at, "follow it with: repertory attach")
+        run_id = await client.start(agent, task, root=root, attachments=attachments)
+        return new_run(run_id, at, "follow it with: repertory attach")
 
 
 def new_run(run_id: str, at: At, hint: str) -> Answer:
@@ -63,6 +68,7 @@ async def send(
     run_id: str = ONE_RUN,
     text: str = argument("TEXT", "The message; - reads it from standard input.", ...),
     *,
+    attach: list[Path] = ATTACH,
     at: At,
 ) -> None:
     """Send a message to a run of the service.
@@ -71,9 +77,10 @@ async def send(
     when the command returns.
     """
     words = sys.stdin.buffer.read().decode(errors="replace") if text == "-" else text
+    attachments = read_attachments(attach)
     async with ask_service(at) as client:
         found = await need_run(client, run_id, at.db)
-        await client.send(found, words)
+        await client.send(found, words, attachments=attachments)
 
 
 def _steering(verb: str, text: str) -> Any:

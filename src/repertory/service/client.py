@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import ssl
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -27,7 +27,7 @@ from repertory.errors import (
     ServiceGone,
     ServiceUnavailable,
 )
-from repertory.llm.messages import Json
+from repertory.llm.messages import Json, encode_block
 from repertory.llm.retry import asked_delay
 from repertory.runs.streaming import Piece
 from repertory.runs.waiting_calls import WaitingCall
@@ -48,6 +48,7 @@ from repertory.service.views import (
     Waiting,
     WebhookAttempt,
 )
+from repertory.tools.media import Media
 
 T = TypeVar("T")
 
@@ -196,9 +197,10 @@ class ServiceClient:
 
     # --- changing -----------------------------------------------------------------------------------------
 
-    async def start(self, agent: str, task: str, *, root: str | None = None) -> str:
+    async def start(self, agent: str, task: str, *, root: str | None = None, attachments: Sequence[Media] = ()) -> str:
         """Start a run; returns its id once it is durable."""
-        body = {"agent": agent, "task": task} | ({} if root is None else {"root": root})
+        body = {"agent": agent, "task": task, "attachments": list(map(_given, attachments))}
+        body |= {} if root is None else {"root": root}
         return await self._begin("/runs", body)
 
     async def _begin(self, path: str, body: Mapping[str, Any]) -> str:
@@ -206,10 +208,11 @@ class ServiceClient:
         lost = f"; if the run began all the same, it is {run_id}: repertory ps -a{self._where} shows it"
         return (await self._ask("POST", path, Started, {**body, "run_id": run_id}, lost=lost)).id
 
-    async def send(self, run_id: str, text: str) -> None:
+    async def send(self, run_id: str, text: str, *, attachments: Sequence[Media] = ()) -> None:
         """Send a message to a run; it is durable afterwards."""
+        body = {"text": text, "attachments": list(map(_given, attachments))}
         lost = f"; the message may have come all the same: repertory logs {run_id}{self._where} shows it"
-        await self._ask("POST", f"/runs/{_part(run_id)}/messages", Accepted, {"text": text}, lost=lost)
+        await self._ask("POST", f"/runs/{_part(run_id)}/messages", Accepted, body, lost=lost)
 
     async def steer(self, run_id: str, verb: str) -> None:
         """``pause``, ``resume``, ``stop`` or ``kill`` a run."""
@@ -294,6 +297,12 @@ class ServiceClient:
                         yield event.data
         except (httpx2.HTTPError, OSError, TimeoutError) as error:
             raise _unreachable(self.place, error) from error
+
+
+def _given(block: Media) -> Json:
+    raw = encode_block(block)
+    source = raw["source"]
+    return {"type": "media", "media_type": source["media_type"], "data": source["data"], "title": raw.get("title", "")}
 
 
 def _part(name: str) -> str:

@@ -41,6 +41,7 @@ from repertory.supervisor.retention import Retention
 from repertory.supervisor.runtime import SUPERVISION, Runtime
 from repertory.supervisor.supervisor import Supervisor
 from repertory.tools import Approvals
+from repertory.tools.media import Media
 
 if TYPE_CHECKING:
     from repertory.machines import Machines
@@ -334,6 +335,7 @@ def run_sync(
     *,
     path: Place | None = None,
     backend: Backend | None = None,
+    attachments: Sequence[Media] = (),
     payload: Any = None,
     context: Any = None,
     **options: Any,
@@ -345,6 +347,7 @@ def run_sync(
         task: What it is asked to do, as for ``Supervisor.spawn``.
         path: The journal's file; None keeps the record in memory only.
         backend: As for ``run``.
+        attachments: As for ``Supervisor.spawn``.
         payload: As for ``Supervisor.spawn``.
         context: As for ``Supervisor.spawn``.
         options: Passed to ``open_supervisor``.
@@ -356,7 +359,8 @@ def run_sync(
 
     async def main() -> ResultT:
         async with open_supervisor(path, **options) as supervisor:
-            started = await supervisor.spawn(agent, task, payload=payload, context=context)
+            given: dict[str, Any] = {"attachments": attachments, "payload": payload, "context": context}
+            started = await supervisor.spawn(agent, task, **given)
             async for event in started.events(tree=True):
                 if isinstance(event, ApprovalRequested | ResultAwaited) and event.expires_at is None:
                     _check_can_come(event, supervisor.journal)

@@ -31,12 +31,15 @@ Media: TypeAlias = Image | RawBlock
 BlockT = TypeVar("BlockT", bound=Block)
 
 
-def media_block(data: bytes, media_type: str, *, title: str = "") -> Media:
-    """Make a block of an image or a PDF document. A tool returns it alone, or in a list with texts and other blocks.
+def media_block(data: bytes, media_type: str = "", *, title: str = "") -> Media:
+    """Make a block of an image or a PDF document, to be attached to a task or a message.
+
+    A tool returns it alone, or in a list with texts and other blocks.
 
     Args:
         data: The bytes of the file.
-        media_type: ``image/png``, ``image/jpeg``, ``image/gif``, ``image/webp`` or ``application/pdf``.
+        media_type: ``image/png``, ``image/jpeg``, ``image/gif``, ``image/webp`` or ``application/pdf``; "" for what
+            the first bytes say.
         title: The document's title, which the model is shown; "" for none. Images have no title.
 
     Raises:
@@ -45,15 +48,15 @@ def media_block(data: bytes, media_type: str, *, title: str = "") -> Media:
     """
     check_type("media_block: data", data, bytes | bytearray | memoryview, "bytes")
     check_type("media_block: title", title, str, "a text")
-    if media_type not in (*IMAGE_TYPES, PDF):
-        known = ", ".join((*IMAGE_TYPES, PDF))
+    found, known = media_type_of(data), ", ".join((*IMAGE_TYPES, PDF))
+    if media_type not in ("", *IMAGE_TYPES, PDF):
         raise ValueError(f"media_type is {media_type!r}, which no model is shown; expected one of {known}")
-    found = media_type_of(data)
-    if found != media_type:
-        raise ValueError(f"media_type is {media_type!r}, but the data is {found or 'none of the types that are shown'}")
+    if not found or found != (media_type or found):
+        said = f"media_type is {media_type!r}, but " if media_type else ""
+        raise ValueError(f"{said}the data is {found or f'of none of the types that are shown: {known}'}")
     encoded = base64.b64encode(data).decode()
-    source = {"type": "base64", "media_type": media_type, "data": encoded}
-    block = Image(source) if media_type != PDF else RawBlock({"type": "document", "source": source})
+    source = {"type": "base64", "media_type": found, "data": encoded}
+    block = Image(source) if found != PDF else RawBlock({"type": "document", "source": source})
     if isinstance(block, RawBlock):
         pages = count_pages(data)
         if pages > MOST_PAGES:

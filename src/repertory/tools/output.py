@@ -236,8 +236,8 @@ def _convert(value: object) -> ToolOutput:
         return ToolOutput(value)
     if isinstance(value, bytes | bytearray | memoryview):
         value = bytes(value)
-        if media_type := media_type_of(value):
-            return ToolOutput((media_block(value, media_type),))
+        if media_type_of(value):
+            return ToolOutput((media_block(value),))
         # surrogateescape keeps one mark per bad byte, so that clean_text can count them
         return ToolOutput(value.decode("utf-8", "surrogateescape"))
     blocks = blocks_of(value)
