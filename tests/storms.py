@@ -23,7 +23,7 @@ from sniffio import current_async_library
 from patience import PATIENCE
 from repertory.agents import Agent, Limits
 from repertory.errors import RunFailed, RunNotFound
-from repertory.llm.messages import Text, text_of
+from repertory.llm.messages import Text, is_media, text_of
 from repertory.llm.model import ModelRequest, ModelResponse, Usage
 from repertory.llm.profiles import OFFLINE, with_prices
 from repertory.record import open_journal
@@ -31,7 +31,9 @@ from repertory.record.journal import Journal
 from repertory.record.records import FINAL_STATES
 from repertory.supervisor import Run, Supervisor, open_supervisor
 from repertory.testing.models import FunctionModel, call
+from repertory.tools.media import media_block
 
+_PICTURE = media_block(b"\x89PNG\r\n\x1a\n", "image/png")
 _TOKENS = 1_010  # per call; the prompt has fewer than its estimate, so that no call uses more than it reserved
 _TOGETHER = 16  # calls that are made, and cancelled, concurrently
 _MOST_CHECKPOINTS = 14  # a spawn passes about ten
@@ -170,7 +172,8 @@ class _Calls:
         if run is None:
             await cancelled_after(steps, lambda: self._spawn(number), delay=delay, bare=bare)
         else:
-            say = partial(run.send, f"say {number}", message_id=f"m{number}")
+            attachments = [_PICTURE] * self._chance.randrange(3)
+            say = partial(run.send, f"say {number}", attachments=attachments, message_id=f"m{number}")
             await cancelled_after(steps, say, delay=delay, bare=bare)
 
     async def _spawn(self, number: int) -> None:
@@ -204,8 +207,13 @@ async def disagreements(supervisor: Supervisor, returned: Sequence[Run[Any]] = (
 
 async def unheard(journal: Journal, run_id: str) -> list[str]:
     """The recorded messages of a run that are in no entry, or in more than one."""
-    said = [record.body["message_id"] for _, record in await journal.read_events(run_id) if record.type == "UserSaid"]
+    bodies = [record.body for _, record in await journal.read_events(run_id) if record.type == "UserSaid"]
+    said, attached = (
+        [body["message_id"] for body in bodies],
+        {body["message_id"] for body in bodies if body["attached"]},
+    )
     entries = await journal.read_entries(run_id)
+    seen = {entry.message_id for entry in entries if entry.kind == "user-input" and any(map(is_media, entry.content))}
     heard = Counter(entry.message_id for entry in entries if entry.kind == "user-input")
     texts = {entry.message_id: text_of(entry.content) for entry in entries}
     return [
@@ -213,7 +221,7 @@ async def unheard(journal: Journal, run_id: str) -> list[str]:
         f"was heard {heard[message_id]} times"
         for message_id, count in (Counter(said) | Counter(heard.keys())).items()
         if not count == heard[message_id] == said.count(message_id) == 1
-    ]
+    ] + [f"what came with message {message_id} to {run_id} was not shown with it" for message_id in seen ^ attached]
 
 
 async def cancelled_after(

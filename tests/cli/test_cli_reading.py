@@ -74,7 +74,8 @@ def test_the_last_events_are_shown_without_reading_all(made: Path, tmp_path: Pat
         async with open_journal(path, durability="process") as journal:
             for number in range(1_100):  # two in a hundred have a line
                 said: dict[str, Any] = {"view_tokens": 1, "record_tokens": 1}
-                kind, said = ("IterationStarted", said) if number % 50 else ("UserSaid", {"text": str(number)})
+                told = {"text": str(number), "attached": ""}
+                kind, said = ("IterationStarted", said) if number % 50 else ("UserSaid", told)
                 journal.submit([EventLogged(run_id=OTHER, type=kind, body=said, at=float(number))])
             await journal.write([])
 

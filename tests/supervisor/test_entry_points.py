@@ -320,7 +320,7 @@ async def test_the_storm_notices_a_run_that_nobody_runs() -> None:
 
     journal = MemoryJournal()
     async with rp.open_supervisor(journal=journal) as supervisor:
-        said = {"message_id": "m", "text": "x"}
+        said = {"message_id": "m", "text": "x", "sender": "", "attached": ""}
         await journal.write(
             [
                 RunStarted(run_id="lost", agent="a", task="t", at=0.0),

@@ -160,7 +160,8 @@ class Scribe:
         event = event_of(view, agent=agent)
         if event is None:
             is_told, is_gone = view.type == "UserSaid", view.type == REMOVED
-            line = f"message: {one_line(view.body['text'], 200)}" if is_told else ""
+            came = " with attachments" if is_told and view.body["attached"] else ""
+            line = f"message{came}: {one_line(view.body['text'], 200)}" if is_told else ""
             return view, agent, f"run {view.run_id} was removed" if is_gone else line
         name, line = self._progress.describe(event)
         if isinstance(event, ModelAnswered) and event.text:

@@ -25,7 +25,7 @@ const SAY = /** @type {Record<string, (b: any) => [string, any, boolean?]>} */ (
   PayloadConflicted: (b) => ["payload conflict", b.paths.join(", ") + " was changed first by others; version " + b.version
     + " keeps the other value", true],
   StateChanged: (b) => [b.state, b.error || b.result || "", b.state === "failed"],
-  UserSaid: (b) => ["got a message", b.text],
+  UserSaid: (b) => ["got a message" + (b.attached ? " with attachments" : ""), b.text],
 });
 
 const KEPT = 2000; // events that are listed at once
