@@ -198,11 +198,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         covers = _insert_covers(self.covers, [edit for edit in edits if isinstance(edit, CoverRange)])
         start = covers[-1].last + 1 if covers else 0
         thinking_from, held = self.thinking_from, 0
-        said = {at for cover in covers for at in cover.kept}  # which may stand there without its images
         for position in [p for p in shown if p < start] if start > self.start else ():
-            if position in said or (position in pins and isinstance(shown[position], ExpandEntry)):
-                continue  # it stays in view, as it was requested
-            _forget(shown, removed, position)
+            asked = position in pins and isinstance(shown[position], ExpandEntry)
+            if not asked and not any(position in cover.kept for cover in covers):  # what was said stays, without images
+                _forget(shown, removed, position)
         for edit in edits:
             match edit:
                 case PinEntry():
