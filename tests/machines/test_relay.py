@@ -21,7 +21,7 @@ from patience import PATIENCE
 from postgres_server import PostgresServer
 from repertory.cli.app import app
 from repertory.errors import ConfigurationError, MachineSilent, RunElsewhere, RunError, RunStopped
-from repertory.llm.messages import text_of
+from repertory.llm.messages import Text, text_of
 from repertory.llm.model import ModelRequest
 from repertory.memory.messages import OpenScope
 from repertory.service.control import Control
@@ -121,6 +121,29 @@ def test_a_message_reaches_a_run_of_another_machine_once(postgres: PostgresServe
             entries = await other.journal.read_entries(run.id)
             assert sum("enough" in text_of(block) for entry in entries for block in entry.content) == 1
             assert await there.state() == "done"
+
+    run_async(main)
+
+
+def test_images_reach_a_run_of_another_machine(postgres: PostgresServer, run_async: RunAsync) -> None:
+    """As large as they may be; what cannot be shown is refused where it is sent."""
+    uri, picture = postgres.emptied_journal(), rp.media_block(b"\x89PNG\r\n\x1a\n" + bytes(3_000_000))
+
+    async def main() -> None:
+        talk = Talk()
+        async with two(uri, talk.answer) as (owner, other):
+            run = await owner.spawn(PATIENT, "Wait.")
+            await talk.asked.wait()
+            there = await remote(other, run.id)
+            with anyio.fail_after(PATIENCE):
+                with pytest.raises(ConfigurationError, match=r"got 'face\.png'"):
+                    await there.send("Look.", attachments="face.png")  # type: ignore[arg-type]
+                for _ in range(2):
+                    await there.send("Look, that is enough.", attachments=[picture], message_id="m-1")
+                assert await there.wait_result() == DONE
+            entries = await other.journal.read_entries(run.id)
+            (message,) = (entry.content for entry in entries if entry.kind == "user-input")
+            assert message == (picture, Text("Look, that is enough."))
 
     run_async(main)
 
