@@ -84,8 +84,12 @@ async def order(what: str) -> rp.ResultLater:
     return rp.ResultLater("the shop")
 
 
-_order = FunctionModel(lambda request: call("order", call_id="c9", what="ink"))
-orderer = rp.Agent("orderer", tools=[order], model=_order, context=None)
+async def _order(request: ModelRequest) -> object:
+    results = [block for message in request.messages for block in message.content if isinstance(block, ToolResult)]
+    return str(results[0].content) if results else call("order", call_id="c9", what="ink")
+
+
+orderer = rp.Agent("orderer", tools=[order], model=FunctionModel(_order), context=None)
 
 
 exact_payer = rp.Agent("exact_payer", tools=[pay], model=FunctionModel(_pay_one), context=None)

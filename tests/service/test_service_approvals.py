@@ -201,7 +201,7 @@ def test_the_command_line_decides_for_a_running_service(short: Path) -> None:
             command("approve", "c2", "--run", run_id, *at),
         ]
         assert [(each.returncode, each.stderr) for each in done] == [(0, "")] * 4
-        assert "--run RUN finds one that was decided" in command("approve", "c2", *at).stderr
+        assert "--run RUN finds one that was answered" in command("approve", "c2", *at).stderr
         detail = until(lambda: (found := served.ask("GET", f"/runs/{run_id}"))["run"]["state"] == "done" and found)
         assert "paid ann 50\n[eve changed the arguments" in detail["result"]
         assert "not him | paid cyn 2" in detail["result"]
@@ -212,7 +212,17 @@ def test_the_command_line_decides_for_a_running_service(short: Path) -> None:
         wait_for_calls(served, 1)
         refused = command("approve", "c9", *at)
         assert refused.returncode == 1
-        assert f"waits for its result, not for an approval; POST /runs/{other_id}/calls/c9/result" in refused.stderr
+        assert "call c9 waits for its result, not for its approval; repertory give answers it" in refused.stderr
+        for words, says in (
+            (["give", "c9"], "the result is a TEXT, with --attach or alone, or else a --value"),
+            (["give", "c9", "x", "--value", "1"], "or else a --value"),
+            (["give", "c9", "--value", "{"], "--value must be JSON"),
+            (["give", "c7", "x"], "no call 'c7' waits"),
+        ):
+            assert says in command(*words, *at).stderr
+        given = [command("give", "c9", "two boxes", *at, "--run", other_id) for _ in range(2)]
+        assert [(each.returncode, each.stderr) for each in given] == [(0, "")] * 2
+        until(lambda: "two boxes" in str(served.ask("GET", f"/runs/{other_id}")["result"]))
     finally:
         served.process.terminate()
         served.end()

@@ -68,6 +68,7 @@ VERBS = {
     "start --json": Verb("start payer Pay. --json", Expected(0, '{"id": "run-'), _NOBODY),
     "approve": Verb("approve c0 --run RUN", _DONE, _NOBODY),
     "deny": Verb("deny c1 no --run RUN", _DONE, _NOBODY),
+    "give": Verb("give c9 ink --run RUN", Expected(1, "no call 'c9' of run run-"), _NOBODY),
     "send": Verb("send RUN Hurry.", _DONE, _NOBODY),
     "pause": Verb("pause RUN", _DONE, _NOBODY),
     "resume": Verb("resume RUN", Expected(0, "continues in the service"), _DONE),

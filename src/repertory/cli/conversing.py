@@ -190,10 +190,16 @@ def who_decides() -> str:
 
 def arguments_in(text: str) -> dict[str, Any]:
     """The arguments of a call, as a person wrote them. Raises ``ConfigurationError`` unless they are a JSON object."""
+    arguments: dict[str, Any] = json_in(text, dict[str, Any], "the arguments must be one JSON object")
+    return arguments
+
+
+def json_in(text: str, kind: Any, needed: str) -> Any:
+    """A value of a type, as a person wrote it in JSON. Raises ``ConfigurationError``, which says what is ``needed``."""
     try:
-        return msgspec.json.decode(text, type=dict[str, Any])
+        return msgspec.json.decode(text, type=kind)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise ConfigurationError(f"the arguments must be one JSON object: {error}") from None
+        raise ConfigurationError(f"{needed}: {error}") from None
 
 
 async def decide_at_terminal(

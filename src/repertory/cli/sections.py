@@ -40,6 +40,7 @@ SECTIONS = {
         "approvals": ("steering", "List the tool calls that wait for a person, or for their result."),
         "approve": ("steering", "Allow a tool call that waits."),
         "deny": ("steering", "Deny a tool call that waits."),
+        "give": ("steering", "Give a tool call the result that it waits for."),
         "pause": ("steering", "Pause a run of the service at its next boundary, until resume."),
         "stop": ("steering", "Stop a run of the service at its next boundary."),
         "kill": ("steering", "Kill a run of the service at once."),

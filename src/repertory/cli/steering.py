@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console
 from rich.text import Text
@@ -15,7 +15,7 @@ from repertory._ids import new_id
 from repertory.cli import output
 from repertory.cli.attachments import ATTACH, read_attachments
 from repertory.cli.commands import Answer, command
-from repertory.cli.conversing import arguments_in, who_decides
+from repertory.cli.conversing import arguments_in, json_in, who_decides
 from repertory.cli.databases import ask_service, at_option, need_run, open_service, open_source
 from repertory.cli.options import ONE_RUN, At, argument, option
 from repertory.cli.output import one_line
@@ -76,11 +76,14 @@ async def send(
     Its model reads it at its next iteration; a run that has ended or was interrupted continues with it. It is durable
     when the command returns.
     """
-    words = sys.stdin.buffer.read().decode(errors="replace") if text == "-" else text
-    attachments = read_attachments(attach)
+    words, attachments = _read_words(text), read_attachments(attach)
     async with ask_service(at) as client:
         found = await need_run(client, run_id, at.db)
         await client.send(found, words, attachments=attachments)
+
+
+def _read_words(text: str) -> str:
+    return sys.stdin.buffer.read().decode(errors="replace") if text == "-" else text
 
 
 def _steering(verb: str, text: str) -> Any:
@@ -218,7 +221,8 @@ async def approvals(*, at: At) -> Answer:
             what = Text(call_line(call.tool, dict(call.arguments)), overflow="fold")
             output.show(screen, Text.assemble((one_line(call.call_id), "bold"), (f"  {facts}", "dim")), what, "")
         if is_served:
-            output.say("repertory approve CALL allows one, repertory deny CALL REASON denies it")
+            output.say("repertory approve CALL allows one, repertory deny CALL REASON denies it, and")
+            output.say("repertory give CALL RESULT answers one that waits for its result")
         else:
             output.say("no service runs these: repertory resume RUN asks about them at a terminal")
 
@@ -252,19 +256,42 @@ async def deny(
     await _decide("deny", call_id, run=run, by=by, at=at, reason=reason)
 
 
+@command
+async def give(
+    call_id: str = _CALL,
+    text: str = argument("TEXT", "The result, or with --error why there is none; - reads standard input.", ""),
+    *,
+    value: str | None = option("--value JSON", "A JSON value in place of a text."),
+    attach: list[Path] = ATTACH,
+    error: bool = option("--error", "The call failed.", False),
+    run: str | None = _OF_RUN,
+    at: At,
+) -> None:
+    """Give a tool call the result that it waits for. It is durable when the command returns."""
+    if (value is None) != bool(text or attach):
+        raise ConfigurationError("the result is a TEXT, with --attach or alone, or else a --value")
+    result = _read_words(text) if value is None else json_in(value, Any, "--value must be JSON")
+    attachments = read_attachments(attach)
+    async with ask_service(at) as client:
+        found = _find_call(await client.waiting(), run, call_id, "result")
+        await client.give_result(*found, result, attachments=attachments, is_error=error)
+
+
 async def _decide(verb: str, call_id: str, *, run: str | None, by: str | None, at: At, **said: Any) -> None:
     async with ask_service(at) as client:
-        found = _find_call(await client.waiting(), run, call_id)
+        found = _find_call(await client.waiting(), run, call_id, "approval")
         await client.decide(*found, verb, {"by": by or who_decides(), **said})
 
 
-def _find_call(waiting: list[WaitingCall], run_id: str | None, call_id: str) -> tuple[str, str]:
-    """The run and the id of the waiting call that fits. With ``run_id``, it may have been decided before."""
+def _find_call(
+    waiting: list[WaitingCall], run_id: str | None, call_id: str, kind: Literal["approval", "result"]
+) -> tuple[str, str]:
+    """The run and the id of the call that fits and waits so. With ``run_id``, it may have been answered before."""
     check_text("CALL", call_id)  # "" would fit every call
     fitting = [
         (each.run_id, each.call_id)
         for each in waiting
-        if each.kind == "approval" and each.call_id.startswith(call_id) and (run_id is None or run_id in each.run_id)
+        if each.kind == kind and each.call_id.startswith(call_id) and (run_id is None or run_id in each.run_id)
     ]
     exact = [found for found in fitting if found[1] == call_id]
     fitting = exact or fitting
@@ -277,10 +304,8 @@ def _find_call(waiting: list[WaitingCall], run_id: str | None, call_id: str) -> 
         return run_id, call_id
     for each in waiting:
         if each.call_id.startswith(call_id):
-            raise RunError(
-                f"call {each.call_id} waits for its result, not for an approval; "
-                f"POST /runs/{each.run_id}/calls/{each.call_id}/result gives it"
-            )
+            other = "approve allows" if each.kind == "approval" else "give answers"
+            raise RunError(f"call {each.call_id} waits for its {each.kind}, not for its {kind}; repertory {other} it")
     raise RunError(
-        f"no call {call_id!r} waits; repertory approvals lists those that do, --run RUN finds one that was decided"
+        f"no call {call_id!r} waits; repertory approvals lists those that do, --run RUN finds one that was answered"
     )

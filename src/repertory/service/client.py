@@ -238,6 +238,16 @@ class ServiceClient:
         """``approve`` or ``deny`` a call that waits; it is durable afterwards."""
         await self._ask("POST", f"/runs/{_part(run_id)}/calls/{_part(call_id)}/{verb}", Accepted, body)
 
+    async def give_result(
+        self, run_id: str, call_id: str, result: Any, *, attachments: Sequence[Media] = (), is_error: bool = False
+    ) -> None:
+        """Give a call the result that it waits for, with ``attachments`` a text or ""; it is durable afterwards."""
+        body = {"result": result, "is_error": is_error}
+        if attachments:
+            words = [{"type": "text", "text": result}] if result else []
+            body = {"content": [*words, *map(_given, attachments)], "is_error": is_error}
+        await self._ask("POST", f"/runs/{_part(run_id)}/calls/{_part(call_id)}/result", Accepted, body)
+
     async def reload(self) -> list[str]:
         """Let the service read its company file again; returns lines about changes that need a restart.
 
