@@ -23,9 +23,10 @@ from repertory.errors import ConfigurationError, RunError
 from repertory.llm import text_of
 from repertory.llm.messages import ToolResult
 from repertory.llm.model import ModelRequest
+from repertory.record.records import RunStateChanged
 from repertory.runs.events import ApprovalDecided, ApprovalRequested, StateChanged
 from repertory.runs.waiting_calls import WaitingCall
-from repertory.testing import ScriptedModel, call
+from repertory.testing import FunctionModel, ScriptedModel, call
 from repertory.tools.approvals import Verdict, strictest
 
 
@@ -400,6 +401,33 @@ def test_a_pause_holds_also_if_the_process_ends_before_the_call_is_decided(
             return str(await run.wait_result())
 
     assert "paid ann 1" in run_async(main)
+
+
+def test_a_pause_is_on_record_once(run_async: RunAsync) -> None:
+    """Whoever is told of changes of state is told once that it is paused: when it is said, not again when it holds."""
+
+    async def main() -> list[str]:
+        asked, said = anyio.Event(), anyio.Event()
+
+        async def answer(request: ModelRequest) -> object:
+            asked.set()
+            await said.wait()
+            return "done" if len(request.messages) > 1 else call("pay", call_id="c1", to="ann")
+
+        async with rp.open_supervisor(model=FunctionModel(answer)) as supervisor:
+            run = await supervisor.spawn(rp.Agent("clerk", tools=[Till().tool]), "pay ann")
+            await asked.wait()
+            run.pause()
+            run.pause()
+            said.set()
+            async for event in run.events():
+                if isinstance(event, StateChanged) and event.state == "paused":
+                    run.resume()
+            await run.wait_result()
+            changes = await supervisor.journal.read_records(RunStateChanged, run.id)
+            return [change.state for _, change in changes]
+
+    assert run_async(main) == ["paused", "running", "done"]
 
 
 def test_a_decision_about_a_call_that_is_open_waits_until_it_is_asked_for(run_async: RunAsync, tmp_path: Path) -> None:

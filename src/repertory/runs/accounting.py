@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, TypeAlias
 from weakref import WeakValueDictionary
@@ -240,7 +240,7 @@ class Spending:
         """Reserve what a model call can use. In the block, the call is recorded before it is sent, and then its reply.
 
         As long as something is left, one call may begin, however much it uses; for a further one see
-        ``LiveRun.wait_for_room``. So a tree exceeds its bound by at most one call, and by what calls under way use
+        ``wait_for_room``. So a tree exceeds its bound by at most one call, and by what calls under way use
         again because an attempt broke off.
 
         Args:
@@ -333,6 +333,21 @@ class Spending:
             return self._tally.tools(run_id)
         amount: float = getattr(self._tally.taken(run_id), name)
         return amount
+
+    async def wait_for_room(self, goes_on: Callable[[], bool]) -> bool:
+        """Wait while the calls under way could use all that is left under the limits, as long as the run goes on.
+
+        Returns:
+            Whether there is room for a call; False if the run does not go on.
+
+        Raises:
+            LimitExceeded: A limit is used up.
+        """
+        while self.is_full():
+            if not goes_on():
+                return False
+            await self._tally.settled.wait()
+        return True
 
     def is_full(self, more: Amount = _NOTHING) -> bool:
         """Whether the calls under way and ``more`` can use all that is left of any one limit.

@@ -151,6 +151,7 @@ class LiveRun:
         self.waits = WaitingCalls()
         self._view: _EditsView | None = None
         self._end_event: AnyEvent | None = None  # as it is on record
+        self._recorded: RunState = "running"  # the last on record, or which its beginning stands for
         self._changed = RepeatedEvent()  # set when its desired state, its view or its state changes
 
     @property
@@ -268,16 +269,20 @@ class LiveRun:
 
     def state_record(self, state: RunState, **fields: Any) -> RunStateChanged:
         """The record of a change of state. A run that is asked to pause is paused there at once, held or not."""
-        if self.pause_asked and state in ("running", "waiting"):
-            state = "paused"
+        self._recorded = "paused" if self.pause_asked and state in ("running", "waiting") else state
         return RunStateChanged(
-            run_id=self.run_id, state=state, at=self.shared.clock(), iteration=self.iteration, **fields
+            run_id=self.run_id, state=self._recorded, at=self.shared.clock(), iteration=self.iteration, **fields
         )
+
+    def _change_to(self, state: RunState) -> list[Record]:
+        before, record = self._recorded, self.state_record(state)
+        return [record] if record.state != before else []
 
     def enter(self, state: RunState, *, also: Sequence[Record] = ()) -> Ticket:
         """Enter a state that is not final; the change, and further records with it, is being written to the disk."""
         changed = self.event(StateChanged, state=state)
-        ticket = self.shared.journal.submit([*also, self.state_record(state), to_record(changed)], after=self.begun)
+        records = [*also, *self._change_to(state), to_record(changed)]
+        ticket = self.shared.journal.submit(records, after=self.begun)
         self.state = state
         self.show(changed)
         return ticket
@@ -386,32 +391,17 @@ class LiveRun:
         for run in self.tree():
             if run.desired_state not in ("stop", "close"):
                 run.desired_state = desired
-            if desired in ("go", "pause") and run.pause_asked != (desired == "pause"):
-                run.pause_asked = not run.pause_asked
-                if run.ref is not None and not run.is_ending:
-                    state = "running" if run.state == "paused" else run.state
-                    run.shared.journal.submit([run.state_record(state)], after=run.begun)
+            if desired in ("go", "pause") and not run.is_ending:
+                run.pause_asked = desired == "pause"
+                state: RunState = "running" if run.state == "paused" else run.state
+                if run.ref is not None and (changed := run._change_to(state)):
+                    run.shared.journal.submit(changed, after=run.begun)
             run.wake()
-        self.tally.settled.set()  # for those in ``wait_for_room``
+        self.tally.settled.set()  # for those in ``Spending.wait_for_room``
 
     async def wait_for_change(self) -> None:
         """Wait until there may be a new desired state or message, or news of a sub-agent."""
         await self._changed.wait()
-
-    async def wait_for_room(self) -> bool:
-        """Wait while the calls under way could use all that is left under the limits, or until it is to pause or end.
-
-        Returns:
-            Whether there is room for a call.
-
-        Raises:
-            LimitExceeded: A limit is used up.
-        """
-        while self.spending.is_full():
-            if self.desired_state != "go":
-                return False
-            await self.tally.settled.wait()
-        return True
 
     async def wait_for_turn(self, head: Head) -> None:
         """Wait until it may work beside the other sub-agents of its lead, or must stop.

@@ -200,7 +200,7 @@ class ContextView:
                 shown = self._make(iteration)
             expected = self._calibration.real_tokens(shown.estimate)
             most = amount_at_most(self._profile, prompt=expected, output=self._limits.max_tokens)
-            if not await self._live.wait_for_room():
+            if not await self._live.spending.wait_for_room(lambda: self._live.desired_state == "go"):
                 raise NotAsked
             self._calls += 1
             with self._live.spending.reserved(self._calls, most) as room:
