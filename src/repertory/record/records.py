@@ -96,6 +96,7 @@ class RunStateChanged(Frozen, frozen=True, kw_only=True):
     """The state of a run changed.
 
     Attributes:
+        state: The new one; ``paused`` as soon as that is asked, although the run is held only at its next boundary.
         iteration: The number of iterations until then.
         result: The answer, if ``done``.
         error: Why it failed, if ``failed``.

@@ -467,7 +467,10 @@ class Run(Generic[ResultT]):
         self._runtime.stop(self._here, now=True)
 
     def pause(self) -> None:
-        """Pause the run at its next boundary until ``resume``; a queued run leaves the queue."""
+        """Pause the run at its next boundary until ``resume``; a queued run leaves the queue.
+
+        On record it is paused from now on, so the next process keeps it paused, too.
+        """
         self._runtime.pause(self._here)
 
     def resume(self) -> None:
