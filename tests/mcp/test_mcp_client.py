@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import codecs
 import gzip
 import json
 import os
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 from collections import deque
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
@@ -36,6 +38,7 @@ from repertory.llm.anthropic import AnthropicModel
 from repertory.llm.messages import Image, RawBlock, Text, ToolResult
 from repertory.llm.model import ModelRequest, ModelResponse
 from repertory.mcp import McpServer
+from repertory.mcp.lines import whole_lines
 from repertory.mcp.results import tool_output
 from repertory.mcp.transport import keep_last_lines
 from repertory.testing import ScriptedModel, call, open_messages_server
@@ -679,7 +682,8 @@ for line in sys.stdin:
         answer = {"result": {"tools": tools}}
     if asked["method"] == "tools/call":
         sys.stdout.buffer.write(bytes([255, 254, 10]) + b"no JSON" + bytes([10]))
-        answer = {"result": {"content": [{"type": "text", "text": "heard"}]}}
+        text = "heard" if asked["params"]["name"] == "t1" else "x" * 33_000_000
+        answer = {"result": {"content": [{"type": "text", "text": text}]}}
     say(id=asked["id"], **answer)
     if asked["method"] == "tools/list":
         say(method="notifications/tools/list_changed")
@@ -687,16 +691,33 @@ for line in sys.stdin:
 
 
 def test_a_server_that_says_too_much_is_heard_in_part(run_async: RunAsync) -> None:
-    """Too many tools, a description as long as a book, a list that changes for ever, and bytes that are no text."""
+    """Too many tools, a description as long as a book, an answer as long as a hundred of them, a list that changes for
+    ever, and bytes that are no text.
+    """
 
     async def main() -> None:
         async with opened(McpServer("loud", [sys.executable, "-c", LOUD])) as tools:
             assert len(tools) == 1_000
             assert len(tools["t0"].description) == 10_000
+            assert "cannot be read: it has more than 32,000,000 bytes" in (await call_tool(tools["t2"])).text
             for _ in range(3):
                 assert (await call_tool(tools["t1"])).content == "heard"
 
     run_async(main)
+
+
+def test_a_long_line_is_put_together_once_and_one_without_an_end_is_not_kept() -> None:
+    """A reader that went over what it has at every piece would take an hour for the first."""
+    decoder = codecs.getincrementaldecoder(whole_lines())("replace")
+    assert [decoder.decode(b"some sixteen by." * 16) for _ in range(100_000)] == [""] * 100_000
+    assert decoder.decode(b"\n\xffnext\nand") == "some sixteen by." * 1_600_000 + "\n\ufffdnext\n"
+    tracemalloc.start()
+    for _ in range(100):
+        assert not decoder.decode(b"x" * 1_000_000)
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept < 100_000
+    assert decoder.decode(b"\nwhole\n").endswith("\nwhole\n")
 
 
 class Endless(BaseHTTPRequestHandler):

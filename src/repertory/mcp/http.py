@@ -22,11 +22,8 @@ from mcp_types import INTERNAL_ERROR
 from repertory._counting import counted
 from repertory.llm.messages import Json
 from repertory.llm.retry import RetryPolicy, asked_delay
+from repertory.mcp.lines import LONGEST_ANSWER
 from repertory.tools.output import one_line
-
-# Bytes of one answer over HTTP. A request to Claude's API may have 32 MB (platform.claude.com/docs, API overview), so
-# nothing longer could be shown to a model.
-LONGEST_ANSWER: Final = 32_000_000
 
 _PATIENCE: Final = 30.0  # seconds for each step of a request other than its answer, and for that while signing in
 # When a request is sent again that a busy server has not taken. Nobody else waits for it, unlike for a notification.

@@ -13,6 +13,7 @@ import anyio
 
 from repertory._json_text import decode_received, json_text
 from repertory._log import Log
+from repertory.mcp.lines import ANSWERED
 from repertory.tools.output import one_line
 
 if TYPE_CHECKING:
@@ -25,8 +26,6 @@ log = Log("repertory.mcp")
 
 _USED: Final = ("name", "title", "description", "inputSchema", "annotations")  # of a tool; anything else is not used
 _BEGINNING = re.compile(r'\{\s*"(?:jsonrpc|id|method|result|error)"\s*:')  # of a message
-# The beginning of an answer that says whose it is, as most SDKs write it. Further on it may be content.
-_ANSWERED = re.compile(r'\{\s*"jsonrpc"\s*:\s*"2\.0"\s*,\s*"id"\s*:\s*(\d{1,18}+|"[^"\\]*+")(?!\s*,\s*"method")')
 _WITHIN = re.compile(r"\s*[]},]")  # what follows it
 _DECODER: Final = json.JSONDecoder()
 
@@ -143,7 +142,7 @@ def _read_again(error: ValidationError) -> Sequence[SessionMessage | Exception]:
             if "jsonrpc" in read and not read.keys() >= {"id", "method"} and not _WITHIN.match(line, at):
                 found += _messages_of(read, error)
         except (ValueError, RecursionError):
-            if answered := _ANSWERED.match(line, beginning.start()):
+            if answered := ANSWERED.match(line, beginning.start()):
                 found += _unread(json.loads(answered[1]), error)
             break
     return found or [error]

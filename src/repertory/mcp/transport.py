@@ -16,6 +16,7 @@ from repertory._error_texts import leaves_of
 from repertory._log import Log
 from repertory._version import __version__
 from repertory.errors import ConfigurationError
+from repertory.mcp.lines import LONGEST_ANSWER, whole_lines
 from repertory.mcp.repairs import repaired
 from repertory.tools.output import one_line, redact
 
@@ -80,7 +81,7 @@ async def open_client(
         transport: Callable[[], AbstractAsyncContextManager[Any]]
         output: tuple[TextIO, threading.Thread] | None = None  # what a process writes to its standard error
         if isinstance(target, str):
-            from repertory.mcp.http import LONGEST_ANSWER, HttpClient
+            from repertory.mcp.http import HttpClient
 
             http = await stack.enter_async_context(HttpClient(headers, auth))
             transport = partial(streamable_http_client, target, http_client=http, max_sse_event_size=LONGEST_ANSWER)
@@ -92,6 +93,7 @@ async def open_client(
                 args=arguments,
                 env=env,
                 cwd=cwd,  # type: ignore[arg-type]
+                encoding=whole_lines(),
                 # Otherwise one byte that is not UTF-8 ends the reading without any report.
                 encoding_error_handler="replace",
             )
