@@ -14,7 +14,7 @@ import pytest
 from backends import RunAsync
 from repertory.errors import ModelError, ModelRequestRejected, ModelResponseInvalid, ModelTimeout, ModelUnavailable
 from repertory.llm import AnthropicModel, Message, ModelRequest, RetryPolicy, Text
-from repertory.llm._bounds import ANSWER_BYTES, DOCUMENT_BYTES, ERROR_BYTES, ERROR_CHARS, MOST_BLOCKS
+from repertory.llm._bounds import ANSWER_BYTES, DOCUMENT_BYTES, ERROR_BYTES, ERROR_CHARS, MOST_BLOCKS, MOST_VALUES
 from repertory.llm._stream import Assembler, EventReader
 from repertory.testing import FunctionModel, MessagesServer, open_messages_server
 from repertory.testing.faults import Fault, Raw, Stall
@@ -103,6 +103,22 @@ def test_blocks_without_end_are_given_up() -> None:
     with pytest.raises(ModelResponseInvalid, match="more than 10,000 blocks"):
         for event in blocks():
             answer.feed(event)
+
+
+def test_values_without_end_are_given_up() -> None:
+    """Each costs many times its bytes once it is read; those of a call may come in pieces, and within a text."""
+    arguments = {"type": "input_json_delta", "partial_json": "[]," * 100_000}
+    for piece in (
+        {"type": "content_block_delta", "index": 0, "delta": arguments},
+        {**BLOCK, "content_block": {"type": "web_search_tool_result", "content": [[]] * 100_000}},
+    ):
+        reader, data = EventReader(), encode_event(piece)
+        with pytest.raises(ModelResponseInvalid, match="the answer has more than 4,000,000 values"):
+            for _ in range(ANSWER_BYTES // len(data)):
+                list(reader.feed(data))
+    least = encode_event(delta("x"))
+    most = ANSWER_BYTES // len(least) * sum(map(least.count, b"[{,"))
+    assert most < MOST_VALUES, "an answer in the shortest pieces may have as many bytes as any other"
 
 
 # --- through the real SDK ---------------------------------------------------------------------------------------------

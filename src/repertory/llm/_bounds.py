@@ -8,6 +8,10 @@ ANSWER_BYTES = 64 * 2**20
 # One JSON document: an event, or an answer that is not streamed. The largest single ones are results of the
 # provider's own tools. Decoded to Python objects, JSON takes up to thirty times its bytes: 240 MB at this limit.
 DOCUMENT_BYTES = 8 * 2**20
+# Signs that begin a JSON value, in all events of an answer: a value may take thirty times its bytes, and that of many
+# events, or of a call's arguments that came in pieces, counts together. An answer of so many bytes in pieces of a
+# single character each has 3.4 million.
+MOST_VALUES = 4_000_000
 # Error bodies of the provider have some 200 bytes, proxies' pages some kilobytes.
 ERROR_BYTES = 64 * 2**10
 # Characters kept of a server's error message, also in the journal: enough to list what is wrong with a request.

@@ -15,7 +15,7 @@ import msgspec
 
 from repertory._json_text import decode_received
 from repertory.errors import ModelResponseInvalid
-from repertory.llm._bounds import ANSWER_BYTES, DOCUMENT_BYTES, MOST_BLOCKS, MOST_TOKENS
+from repertory.llm._bounds import ANSWER_BYTES, DOCUMENT_BYTES, MOST_BLOCKS, MOST_TOKENS, MOST_VALUES
 from repertory.llm.messages import Json, decode_content
 from repertory.llm.model import ModelResponse, StreamEvent, TextDelta, ThinkingDelta, ToolUseStarted, Usage
 
@@ -54,6 +54,7 @@ class EventReader:
 
     def __init__(self) -> None:
         self._taken = 0  # bytes of the whole body
+        self._values = 0  # signs in it that begin a JSON value, also within texts
         self._line: list[bytes] = []  # pieces of an unfinished line
         self._name = ""  # of an unfinished event
         self._data: list[bytes] = []  # its data lines
@@ -64,6 +65,9 @@ class EventReader:
         self._taken += len(chunk)
         if self._taken > ANSWER_BYTES:
             raise ModelResponseInvalid(f"the answer has more than {ANSWER_BYTES:,} bytes")
+        self._values += sum(map(chunk.count, b"[{,"))
+        if self._values > MOST_VALUES:
+            raise ModelResponseInvalid(f"the answer has more than {MOST_VALUES:,} values")
         for index, piece in enumerate(chunk.split(b"\n")):
             if index:  # so the line before it has ended
                 line = b"".join(self._line).removesuffix(b"\r")
