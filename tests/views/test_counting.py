@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 import pytest
 
 import repertory as rp
 from repertory.errors import ModelRequestRejected
-from repertory.llm import AnthropicModel, profile_for
+from repertory.llm import AnthropicModel, ModelResponse, Text, Usage, profile_for
 from repertory.llm.estimate import Calibration, estimate_tokens
 from repertory.llm.messages import ToolUse
 from repertory.llm.model import ModelRequest
@@ -101,6 +103,25 @@ async def test_without_a_count_that_prompt_would_have_been_sent() -> None:
     async with rp.open_supervisor(model=model) as supervisor:
         assert await (await supervisor.spawn(reader(), "Read.")).wait_result() == "Done."
     assert any(model.real_tokens(request) > ROOM for request in model.requests)
+
+
+async def test_a_count_that_no_prompt_can_have_does_not_end_a_run(tmp_path: Path) -> None:
+    """Some servers bill several prompts together. That is counted, but says nothing of the next prompt."""
+    bill = Usage(input_tokens=WINDOW + 1, output_tokens=10)
+
+    def answer(request: ModelRequest) -> ModelResponse:
+        block = call("read_much", logs=1) if len(request.messages) == 1 else Text("Done.")
+        return ModelResponse(content=(block,), usage=bill, stop_reason="end_turn")
+
+    path, model = tmp_path / "runs.db", FunctionModel(answer, name=SMALL.name, profile=SMALL)
+    async with rp.open_supervisor(path, model=model) as supervisor:
+        run = await supervisor.spawn(reader(), "Read.")
+        assert await run.wait_result() == "Done."
+    async with rp.open_supervisor(path, model=model) as supervisor:
+        run = await supervisor.resume(run.id, agent=reader())
+        assert await run.ask("Again.") == "Done."
+        assert run.statistics().tokens_seen == 3 * bill.input_tokens
+        assert not await supervisor.journal.read_decisions(run.id)
 
 
 @pytest.mark.parametrize(("logs", "asked"), [(10, 1), (1, 0)])

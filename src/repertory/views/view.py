@@ -382,11 +382,13 @@ class ContextView:
         """Learn from an answered call; ``same_server`` means that it was from this model on this server."""
         self._answered_at = at
         prompt = usage.prompt_tokens
+        if self._live.watch is not None:
+            self._live.watch.saw_prompt(prompt, estimate=estimate)
+        if same_server and prompt > self._profile.context_window:
+            return  # a sum over several prompts, of a server that runs tools itself, say: no single one was so long
         self._calibration = self._calibration.observe(estimate=estimate, real=prompt)
         if same_server:
             self._limits.accepted(prompt)
-        if self._live.watch is not None:
-            self._live.watch.saw_prompt(prompt, estimate=estimate)
 
     async def failed(self, shown: Shown, error: ModelError, *, duration: float) -> bool:
         """Record a call without an answer, and learn from it.
