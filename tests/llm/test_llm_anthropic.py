@@ -680,6 +680,10 @@ async def _done() -> AsyncGenerator[bytes]:
     yield b"data: [DONE]\n\n"
 
 
+async def _failing() -> AsyncGenerator[bytes]:
+    yield encode_event({"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}})
+
+
 async def _late() -> AsyncGenerator[bytes]:
     yield encode_event(
         {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": " and more"}}
@@ -690,12 +694,20 @@ async def _late() -> AsyncGenerator[bytes]:
 
 @pytest.mark.parametrize(
     ("after", "text", "seconds"),
-    [(_silence, "fine", 1), (_broken, "fine", 0), (_done, "fine", 0), (_late, "fine and more", 10)],
+    [
+        (_silence, "fine", 1),
+        (_broken, "fine", 0),
+        (_done, "fine", 0),
+        (_failing, "fine", 0),
+        (_late, "fine and more", 10),
+    ],
 )
 async def test_an_answer_is_whole_once_its_stop_reason_has_come(
     autojump_clock: trio.testing.MockClock, after: Callable[[], AsyncGenerator[bytes]], text: str, seconds: float
 ) -> None:
-    """Also if the end of the stream stays away, which would be paid twice, and the second time may fail as well."""
+    """Also if the end of the stream stays away, or an error comes instead: it would be paid twice, and the second time
+    may fail as well.
+    """
 
     async def body() -> AsyncIterator[bytes]:
         for event in events_of(ModelResponse(content=(Text("fine"),))):

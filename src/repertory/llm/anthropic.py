@@ -436,7 +436,7 @@ async def _read_events(
                 async for chunk in chunks:
                     beginning = beginning or chunk[:200]
                     for event in reader.feed(chunk):
-                        if event["type"] == "error":
+                        if event["type"] == "error" and not answer.stopped:
                             raise _failures.from_body(place, event)
                         grown = answer.grown
                         pieces = answer.feed(event)
