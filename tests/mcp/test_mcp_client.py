@@ -791,6 +791,40 @@ def test_an_answer_over_http_without_an_end_is_not_read_to_its_end(run_async: Ru
         web.server_close()
 
 
+class Moved(Endless):
+    """A server at an address with a slash behind it, which many frameworks redirect to; and one that leads nowhere."""
+
+    names = ("large_event",)
+
+    def do_POST(self) -> None:
+        """Redirect."""
+        if self.path == "/there/":
+            super().do_POST()
+            return
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(307)
+        self.send_header("Location", "/there/" if self.path == "/there" else "/nowhere")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+
+def test_a_redirect_at_the_same_host_is_followed(run_async: RunAsync) -> None:
+    """As far as it leads anywhere."""
+    web = ThreadingHTTPServer(("127.0.0.1", 0), Moved)
+    threading.Thread(target=web.serve_forever, daemon=True).start()
+
+    async def main() -> None:
+        async with opened(McpServer("moved", f"http://127.0.0.1:{web.server_port}/there")) as tools:
+            assert (await call_tool(tools["large_event"])).text.startswith("xxx")
+        with pytest.raises(ToolSetUnavailable, match=r"Redirect to .*/nowhere not followed"):
+            async with opened(McpServer("moved", f"http://127.0.0.1:{web.server_port}/where")):
+                pass
+
+    run_async(main)
+    web.shutdown()
+    web.server_close()
+
+
 def test_what_a_process_says_without_an_end_is_kept_in_pieces() -> None:
     """The newest ones, while it goes on."""
     kept: deque[str] = deque(maxlen=20)

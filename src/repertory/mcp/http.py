@@ -63,7 +63,7 @@ class HttpClient(httpx2.AsyncClient):
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         """Send a request, and read no more of its answer than a model could be shown."""
-        sent = _read_sent(request)
+        sent = await _read_sent(request)
         response = await self._send_until_taken(request, sent, options)
         response.aread = partial(_read, response, sent)  # type: ignore[method-assign]
         kind = response.headers.get("Content-Type", "nothing")
@@ -135,9 +135,10 @@ class _BriefAuth(httpx2.Auth):
                 return
 
 
-def _read_sent(request: httpx2.Request) -> _Sent:
+async def _read_sent(request: httpx2.Request) -> _Sent:
+    content = await request.aread()  # one that follows a redirect has it only as a stream
     try:
-        return msgspec.json.decode(request.content, type=_Sent)
+        return msgspec.json.decode(content, type=_Sent)
     except msgspec.MsgspecError:  # no message of the protocol, but the end of a session, say
         return _Sent()
 
