@@ -16,7 +16,7 @@ from service_parts import open_client
 
 from patience import PATIENCE
 from repertory.cli.databases import find_id
-from repertory.errors import ModelUnavailable, QueueFull, RunNotFound, ServiceGone, ServiceUnavailable
+from repertory.errors import ModelUnavailable, QueueFull, RepertoryError, RunNotFound, ServiceGone, ServiceUnavailable
 from repertory.runs.streaming import TextStreamed
 from repertory.service import client as client_module
 from repertory.service.client import ServiceClient
@@ -135,6 +135,23 @@ def test_a_refusal_that_never_ends_is_not_waited_for(
             with pytest.raises(ServiceUnavailable, match="did not answer"):
                 async with aclosing(client.follow()) as events:
                     await anext(events)
+
+    run_async(main)
+
+
+@pytest.mark.parametrize(
+    ("said", "words"), [(b"", "''"), (b"Internal Server Error\n", "'Internal"), (b'{"error": "\xff"}', "'{")]
+)
+def test_a_refusal_that_does_not_say_why_is_named_by_its_status(
+    short: Path, run_async: Any, said: bytes, words: str
+) -> None:
+    """And by who gave it. An error without any words would explain nothing."""
+    refusal = b"HTTP/1.1 500 Oh\r\ncontent-length: %d\r\n\r\n%b" % (len(said), said)
+
+    async def main() -> None:
+        async with odd_service(short, refusal) as client:
+            with pytest.raises(RepertoryError, match=f"the service at unix:.* answered 500: {words}"):
+                await client.waiting()
 
     run_async(main)
 

@@ -278,7 +278,7 @@ class ServiceClient:
         except (httpx2.HTTPError, OSError, TimeoutError) as error:
             raise ServiceGone(f"{_unreachable(self.place, error, within)}{lost}") from error
         if answer.status_code >= 400 and answer.status_code != also:
-            _raise_refusal(answer.status_code, answer.content, answer.headers)
+            _raise_refusal(self.place, answer.status_code, answer.content, answer.headers)
         found: T = self._decode(answer.content or b"null", kind)
         return found
 
@@ -299,7 +299,7 @@ class ServiceClient:
             async with aclosing(response):
                 if response.status_code >= 400:
                     with anyio.fail_after(ANSWER):
-                        _raise_refusal(response.status_code, await response.aread(), response.headers)
+                        _raise_refusal(self.place, response.status_code, await response.aread(), response.headers)
                 async for event in httpx2.EventSource(response, max_event_size=None):
                     if event.event in ("bye", "end"):
                         return
@@ -352,10 +352,11 @@ def _in_json(database: Path | PostgresAddress) -> str:
     return str(msgspec.json.decode(json_bytes(str(whole))))
 
 
-def _raise_refusal(status: int, body: bytes, headers: Mapping[str, str]) -> None:
-    words = body.decode(errors="replace")[:500]
-    with suppress(msgspec.DecodeError):
+def _raise_refusal(place: Place, status: int, body: bytes, headers: Mapping[str, str]) -> None:
+    try:
         words = msgspec.json.decode(body, type=_Refused).error
+    except (msgspec.DecodeError, UnicodeDecodeError):  # a bare status, of a service that failed, or of something else
+        words = f"the service at {place} answered {status}: {body.decode(errors='replace').strip()[:500]!r}"
     if status == 429:
         raise QueueFull(words, retry_after=asked_delay(headers, now=time.time()) or 0.0)
     raise _ERRORS.get(status, RepertoryError)(words)
