@@ -38,6 +38,7 @@ from repertory.llm.anthropic import AnthropicModel
 from repertory.llm.messages import Image, RawBlock, Text, ToolResult
 from repertory.llm.model import ModelRequest, ModelResponse
 from repertory.mcp import McpServer
+from repertory.mcp.connection import Connection
 from repertory.mcp.lines import whole_lines
 from repertory.mcp.results import tool_output
 from repertory.mcp.transport import keep_last_lines
@@ -1297,6 +1298,23 @@ def test_options_that_make_no_sense_are_refused(target: object, options: dict[st
     with pytest.raises(ConfigurationError, match=says) as caught:
         McpServer("x", target, **options)  # type: ignore[arg-type]
     assert "hush" not in str(caught.value)
+
+
+async def test_a_connection_whose_time_is_over_is_none(autojump_clock: trio.testing.MockClock) -> None:
+    """Also if that is noticed late, as by a thread that reads long schemas: the first call would fail."""
+
+    @asynccontextmanager
+    async def opener(_: object) -> AsyncGenerator[tuple[Any, anyio.Event]]:
+        yield None, anyio.Event()
+
+    async def read_tools(_: object) -> None:
+        with anyio.CancelScope(shield=True):
+            await anyio.sleep(31)
+
+    connection = Connection("slow", timeout=30, opener=opener, read_tools=read_tools)
+    with pytest.raises(ToolSetUnavailable, match="no answer within 30 seconds"):
+        async with connection.opened("slow"):
+            pass
 
 
 def test_what_a_server_says_beside_its_messages_is_not_written_to_standard_error(tmp_path: Path) -> None:

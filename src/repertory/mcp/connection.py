@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import anyio
 import anyio.abc
+import anyio.lowlevel
 
 from repertory._counting import counted
 from repertory._error_texts import leaves_of
@@ -139,6 +140,7 @@ class Connection:
             with anyio.CancelScope(deadline=anyio.current_time() + self._timeout) as scope:
                 async with self._opener(self._on_message) as (client, lost):
                     await self._read_tools(client)
+                    await anyio.lowlevel.checkpoint_if_cancelled()  # its thread went on when the time was over
                     scope.deadline = math.inf
                     self._client, self._lost, is_connected = client, lost, True
                     connected()
