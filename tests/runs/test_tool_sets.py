@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 import repertory as rp
@@ -125,6 +126,32 @@ def test_a_run_that_is_killed_closes_what_it_opened(run_async: RunAsync) -> None
 
     run_async(main)
     assert killed.seen == left.seen == ["opened", "closed"]
+
+
+def test_a_supervisor_that_closes_gives_up_a_shared_set_that_is_still_being_opened(run_async: RunAsync) -> None:
+    """Also if its run was killed meanwhile. A server may take the longest time for that, or a person for a sign-in."""
+    seen: list[str] = []
+
+    class Slow(Counter):
+        @asynccontextmanager
+        async def open(self) -> AsyncGenerator[Sequence[rp.Tool]]:
+            seen.append("opening")
+            try:
+                await anyio.sleep_forever()
+            finally:
+                seen.append("given up")
+            yield []
+
+    async def main() -> None:
+        with anyio.fail_after(PATIENCE):
+            async with rp.open_supervisor(model=ScriptedModel([])) as supervisor:
+                run = await supervisor.spawn(rp.Agent("clerk", tools=[Slow("slow", "supervisor")]), "count")
+                while not seen:
+                    await anyio.lowlevel.checkpoint()
+                run.kill()
+
+    run_async(main)
+    assert seen == ["opening", "given up"]
 
 
 def test_shared_sets_are_opened_side_by_side(run_async: RunAsync) -> None:

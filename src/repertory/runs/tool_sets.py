@@ -36,8 +36,11 @@ class ToolSets:
         self._closing = anyio.Event()
 
     def close(self) -> None:
-        """Close all tool sets; their tools are no longer called."""
+        """Close all tool sets; their tools are no longer called. One that is still being opened is given up."""
         self._closing.set()
+        for held in self._held.values():
+            if not held.settled.is_set():
+                held.scope.cancel()
 
     @asynccontextmanager
     async def open(self, agent: Agent[Any]) -> AsyncGenerator[tuple[Tool, ...]]:
@@ -74,10 +77,11 @@ class ToolSets:
 
     async def _hold(self, held: _Held) -> None:
         try:
-            async with held.tool_set.open() as tools:
-                held.tools = tools
-                held.settled.set()
-                await self._closing.wait()
+            with held.scope:
+                async with held.tool_set.open() as tools:
+                    held.tools = tools
+                    held.settled.set()
+                    await self._closing.wait()
         except Exception as error:  # noqa: BLE001 - foreign code: ends the runs that need it, not the supervisor
             held.failure = error
             if held.settled.is_set():
@@ -93,6 +97,7 @@ class _Held:
         self.tools: Sequence[Tool] = ()
         self.failure: Exception | None = None
         self.settled = anyio.Event()
+        self.scope = anyio.CancelScope()
 
     async def wait(self) -> Sequence[Tool]:
         """Wait until it is open, and return its tools; raise why it cannot be opened."""
