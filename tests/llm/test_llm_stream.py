@@ -251,6 +251,22 @@ def test_usage_is_read_as_it_is_billed(raw: dict[str, Any], usage: Usage) -> Non
     assert usage_of(raw) == usage
 
 
+@pytest.mark.parametrize(
+    ("stop_reason", "usage"),
+    [("end_turn", Usage(input_tokens=9, output_tokens=7, cache_read_tokens=500)), ("refusal", Usage(output_tokens=7))],
+)
+def test_a_prompt_that_was_billed_stays_so_where_the_end_of_the_stream_says_0(stop_reason: str, usage: Usage) -> None:
+    """Gateways write 0 for what they do not repeat; only what was declined is not billed after all."""
+    begun = {"input_tokens": 9, "cache_read_input_tokens": 500, "output_tokens": 1}
+    ended = {"input_tokens": 0, "cache_read_input_tokens": 0, "output_tokens": 7}
+    response = feed(
+        {"type": "message_start", "message": {"content": [], "usage": begun}},
+        {"type": "message_delta", "delta": {"stop_reason": stop_reason}, "usage": ended},
+        STOP,
+    )
+    assert response.usage == usage
+
+
 def test_an_answer_that_is_none_is_refused() -> None:
     """A gateway's JSON without content is not an empty answer."""
     with pytest.raises(ModelResponseInvalid, match="not a message"):

@@ -32,6 +32,8 @@ _DELTAS = {
     "input_json_delta": ("tool_use", "partial_json"),
 }
 
+_OF_PROMPT = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")  # figures of the usage
+
 # Everything that reading decoded JSON can raise, including for a stack that is too small.
 UNREADABLE = (msgspec.MsgspecError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 
@@ -210,8 +212,14 @@ class Assembler:
         said.update(_require(dict, event["delta"]))
         usage, earlier = said.pop("usage", None), self._message.get("usage")
         if isinstance(usage, dict):
-            # The figures are cumulative; those that are not repeated keep the value from `message_start`.
-            merged = {name: value for name, value in usage.items() if value is not None}
+            # The figures are cumulative; those that are not repeated keep the value from `message_start`. Some gateways
+            # write 0 for all of the prompt instead, which only a prompt that was declined can have.
+            repeated = said.get("stop_reason") == "refusal" or any(map(usage.get, _OF_PROMPT))
+            merged = {
+                name: value
+                for name, value in usage.items()
+                if value is not None and (repeated or name not in _OF_PROMPT)
+            }
             said["usage"] = {**(earlier if isinstance(earlier, dict) else {}), **merged}
         self._message.update((name, value) for name, value in said.items() if value is not None)
         self.stopped = self.stopped or bool(said.get("stop_reason"))
