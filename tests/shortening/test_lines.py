@@ -9,6 +9,7 @@ import random
 import re
 import subprocess
 import sys
+from urllib.parse import quote
 
 import pytest
 from hypothesis import given
@@ -209,6 +210,15 @@ def test_encoded_data_does_not_outrank_what_is_said_beside_it(width: int) -> Non
     assert [line for line in chosen if line not in said] == ["…", "--the end--"]
 
 
+def test_encoded_data_in_an_address_does_not_outrank_what_is_said_beside_it() -> None:
+    """As in a signed link to a file: there it has percent signs."""
+    token = quote(base64.b64encode(random.Random(7).randbytes(900)).decode(), safe="")
+    said = ["the invoice of part_7 is in row_9", "and the receipt_4 in row_12"]
+    text = "\n".join([said[0], f"https://files.example/9/a.png?Expires=3600&Token={token}&Signed=host", said[1]])
+    chosen = choose_lines(source_lines(text), 300, known("\n".join(said), "other_name"))
+    assert chosen == [said[0], "https://files.example/9/a.png?Expires=3600&Token=…&Signed=host", said[1]]
+
+
 def test_rows_of_numbers_do_not_outrank_what_is_said_among_them() -> None:
     """In a hex dump and in a log every line is rare names, of the same few forms."""
     chance = random.Random(7)
@@ -285,9 +295,10 @@ def test_long_names_and_digests_are_no_data() -> None:
         hashlib.sha256(b"image").hexdigest(),
         hashlib.sha512(b"archive").hexdigest().upper(),
         "shouldReturnNullWhenTheUser2IsNotFoundInTheDatabaseNorInTheCache",
+        f"https://ru.wikipedia.org/wiki/{quote('Нижний_Новгород')}",
     ]
     text = "\n".join([*names, *["plain words of no use at all, " * 3 + str(n) for n in range(40)]])
-    assert choose_lines(source_lines(text), 600, known(text, "other_name"))[:4] == names
+    assert choose_lines(source_lines(text), 700, known(text, "other_name"))[:5] == names
     key = f"ssh-ed25519 {base64.b64encode(random.Random(7).randbytes(51)).decode()} dev@host"
     assert choose_lines(source_lines(key), 200, known(key)) == [key]
 

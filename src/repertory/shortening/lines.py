@@ -33,8 +33,10 @@ _SEPARATORS = bytes(
     for byte in range(256)
 )
 # Lines of base64 have 64 characters (RFC 7468) or 76 (RFC 2045), or it is all on one; a path or a name may match, too.
+# In an address its marks are written with percent signs.
+_DATA = r"(?:[A-Za-z\d+/]|%2[BbFf])"
 _LONG_WORDS = re.compile(
-    r"(?<![A-Za-z\d+/])[A-Za-z\d+/]{60,}+(?:\n[ \t]*+[A-Za-z\d+/]{60,}+)*+(?:\n[ \t]*+[A-Za-z\d+/]*+=)?=*+"
+    rf"(?<![A-Za-z\d+/]){_DATA}{{60,}}+(?:\n[ \t]*+{_DATA}{{60,}}+)*+(?:\n[ \t]*+{_DATA}*+=)?(?:=|%3[Dd])*+"
 )
 _CHARACTER_KINDS = re.compile(r"[a-z]+|[A-Z]+|\d+")
 _LETTER = re.compile(r"[^\W\d]")
