@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import os
 import random
 import re
@@ -19,7 +20,9 @@ from repertory.shortening.lines import (
     Vocabulary,
     choose_lines,
     headings_of,
+    looks_like_file,
     names_in,
+    readable_part,
     reports_trouble,
     source_lines,
     trouble_lines,
@@ -121,6 +124,33 @@ def test_lines_are_read_as_a_terminal_shows_them() -> None:
     text = f"Loading\r\n{bar}\n{coloured}\r\n\x1b[2Kdone"
     assert source_lines(text) == ["Loading", bar.split("\r")[-1], "error: lib/crane_7.py failed", "done"]
     assert source_lines("old\rfile\r") == ["old", "file"]
+
+
+def test_text_in_a_string_of_json_is_read_as_text() -> None:
+    """Many tools return a command's output in one, or what another tool said. A record stays whole, and no word begins
+    with an escape's letter.
+    """
+    code = [f'    {n}\tprint("to {n}\\\\n")  # Für {n}' for n in range(40)]
+    result = json.dumps({"output": "\r\n".join(["", *code, ""]), "exit_code": 0})
+    assert source_lines(result) == ['{"output": "', *(line.partition("\t")[2] for line in code), '", "exit_code": 0}']
+    assert looks_like_file(result)
+    rows = [{"id": n, "name": f'the "{n}"', "note": "first\nsecond"} for n in range(40)]
+    inner = json.dumps({"content": [{"type": "text", "text": f"Found:\n{json.dumps(rows)}"}]})
+    lines = source_lines(json.dumps({"content": [{"type": "text", "text": inner}]}))
+    assert lines[0] == '{"content": [{"type": "text", "text": "{"content": [{"type": "text", "text": "Found:'
+    assert all(json.dumps(row) in "".join(lines[1:]) for row in rows)
+    assert [line[-2:] for line in lines[1:-1]] == ["},"] * len(lines[1:-1])
+    assert names_in(readable_part(json.dumps(["The\nFirst\nSecond " * 40]), strings=True)) == set()
+
+
+@pytest.mark.parametrize(
+    "said", [r"\begin{note} \nu and \rho, in C:\new\table. ", "half a character \ud83d\0, ", "😀 and 合同, ", "a / b, "]
+)
+def test_text_in_a_string_of_json_loses_nothing(said: str) -> None:
+    """What only looks like an escape is none; half a character is left as it was sent."""
+    read = readable_part(json.dumps([said * 40]), strings=True)
+    assert read == f'["{said * 40}"]'.replace("\ud83d\0", r"\ud83d\u0000")
+    assert readable_part(json.dumps([said * 40])) == json.dumps([said * 40])
 
 
 def test_a_very_long_text_is_read_by_whole_lines() -> None:

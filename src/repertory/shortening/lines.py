@@ -15,6 +15,8 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, chain, islice, pairwise, starmap
 
+import msgspec
+
 from repertory._cutting import LOOKED_AT, clip, kind_of_text
 from repertory.shortening.pieces import LONG_LINE, pieces_of
 
@@ -37,6 +39,12 @@ _SEPARATORS = bytes(
 _DATA = r"(?:[A-Za-z\d+/]|%2[BbFf])"
 _LONG_WORDS = re.compile(
     rf"(?<![A-Za-z\d+/]){_DATA}{{60,}}+(?:\n[ \t]*+{_DATA}{{60,}}+)*+(?:\n[ \t]*+{_DATA}*+=)?(?:=|%3[Dd])*+"
+)
+_STRING = re.compile(r'"((?:[^"\\]|\\.)*+)("?)')  # of JSON; the last may be cut off
+# In such a string. Half a character is left as it is, and what no terminal shows.
+_ESCAPES = re.compile(
+    r"(?:\\(?:[\"\\/nrt]|u(?!00(?:0|1[^bB])|[dD][89a-fA-F])[\da-fA-F]{4}"
+    r"|u[dD][89abAB][\da-fA-F]{2}\\u[dD][c-fC-F][\da-fA-F]{2}))+"
 )
 _CHARACTER_KINDS = re.compile(r"[a-z]+|[A-Z]+|\d+")
 _LETTER = re.compile(r"[^\W\d]")
@@ -174,26 +182,48 @@ def _first_distinct(lines: Iterable[str], limit: int) -> list[str]:
     return list(found)
 
 
-def readable_part(text: str) -> str:
+def readable_part(text: str, *, strings: bool = False) -> str:
     """Return the part of a text to read line by line: all of it, or the beginning and end of a very long one.
 
-    It is what a terminal shows: without control sequences, and without what a carriage return has overwritten.
+    It is what a terminal shows: without control sequences, and without what a carriage return has overwritten. It may
+    include what is in the long ``strings`` of JSON; then it is no JSON any more.
     """
     if len(text) > MAX_READ:
         end, start = MAX_READ * 2 // 3, len(text) - MAX_READ // 3
         end = text.rfind("\n", end - LONG_LINE, end) + 1 or end
         start = text.find("\n", start, start + LONG_LINE) + 1 or start
         text = f"{text[:end]}\n{text[start:]}"
+    text = _read_strings(text) if strings else text
     text = _CONTROL_SEQUENCE.sub("", text) if "\x1b" in text else text
     if "\r" not in text or "\n" not in text.strip():  # some old files end their lines with carriage returns alone
         return text
     return "\n".join([line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n")])
 
 
+def _read_strings(text: str) -> str:
+    """Return a text in which the long strings in long lines of JSON are what they say: text, or JSON again."""
+    if "\\" not in text:
+        return text
+    return "\n".join(
+        _STRING.sub(_read_string, line) if len(line) > LONG_LINE and line.lstrip().startswith(("{", "[", '"')) else line
+        for line in text.split("\n")
+    )
+
+
+def _read_string(found: re.Match[str]) -> str:
+    if len(found[1]) <= LONG_LINE:
+        return found[0]  # stays in the line of its record
+    return f'"{_read_strings(_ESCAPES.sub(_unescape, found[1]))}{found[2]}'
+
+
+def _unescape(found: re.Match[str]) -> str:
+    return msgspec.json.decode(f'"{found[0]}"', type=str)
+
+
 def source_lines(text: str) -> list[str]:
     """Return the lines of a text without line-number gutters, blank lines and repeats."""
     lines: dict[str, str] = {}
-    for raw in dict.fromkeys(_without_gutters(readable_part(text)).splitlines()):
+    for raw in dict.fromkeys(_without_gutters(readable_part(text, strings=True)).splitlines()):
         whole = raw.rstrip()
         if len(whole) <= LONG_LINE:
             lines.setdefault(whole.lstrip(), whole)
@@ -211,7 +241,7 @@ def has_long_lines(text: str) -> bool:
 
 def looks_like_file(text: str) -> bool:
     """Whether a text seems to be from a file that the agent may want to edit: its lines are numbered, or it is code."""
-    text = text[:LOOKED_AT].rpartition("\n")[0]  # the last line may be cut
+    text = _read_strings(text[:LOOKED_AT]).rpartition("\n")[0]  # the last line may be cut
     numbers = [int(found[1]) for found in _NUMBERED.finditer(f"\n{text}")]
     if 2 * len(numbers) > text.count("\n") + 1 and all(starmap(_is_next, pairwise(numbers))):
         return True  # matches of a search are numbered too, but not consecutively
@@ -261,7 +291,7 @@ class Vocabulary:
 
     def read(self, iteration: int, results: Iterable[str]) -> None:
         """Take in the results of one iteration; iterations come in order."""
-        found = [names_in(readable_part(result)) for result in results]
+        found = [names_in(readable_part(result, strings=True)) for result in results]
         for names in found:
             self._counts.update(names)
         self._results += len(found)
