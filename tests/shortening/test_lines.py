@@ -153,6 +153,15 @@ def test_text_in_a_string_of_json_loses_nothing(said: str) -> None:
     assert readable_part(json.dumps([said * 40])) == json.dumps([said * 40])
 
 
+def test_a_record_of_indented_json_is_one_line() -> None:
+    """Unless the lines are numbered: then they are a file's, which may be edited."""
+    text = json.dumps([{"id": n, "state": "paid"} for n in range(40)], indent=2)
+    records = [f'  {{"id": {n}, "state": "paid"}}' for n in range(40)]
+    assert source_lines(text) == ["[", *(f"{record}," for record in records[:-1]), records[-1], "]"]
+    numbered = "\n".join(f"{n}\t{line}" for n, line in enumerate(text.splitlines(), 1))
+    assert '    "id": 7,' in source_lines(numbered)
+
+
 def test_a_very_long_text_is_read_by_whole_lines() -> None:
     """Where its middle is left out, no line is taken that is only half of one."""
     lines = [f"crane_{number:05} stands on berth_{number:05}" for number in range(5_000)]

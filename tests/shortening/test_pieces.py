@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from repertory.shortening.pieces import LONG_LINE, pieces_of
+from repertory.shortening.pieces import LONG_LINE, join_records, pieces_of
 
 RECORDS = [{"id": n, "who": {"name": f"Ann {n}"}, "items": [{"no": 1}, {"no": n}], "state": "paid"} for n in range(40)]
 ROWS = [f'<tr><td><a href="/d/{n}">Ann &amp; Co {n}</a><br>2.&nbsp;floor</td><td>+49 {n}</td></tr>' for n in range(40)]
@@ -57,3 +57,28 @@ def test_pieces_have_the_indentation_of_their_line() -> None:
 def test_any_line_is_split(line: str) -> None:
     """Also one without any structure, or with a broken one."""
     assert "".join("".join(pieces_of(line)).split()) == "".join(line.split())
+
+
+def test_the_lines_of_a_record_in_a_list_are_joined() -> None:
+    """One of them alone would pass for a part of the record above it; a member with a name tells what it is."""
+    lines = json.dumps({"name": "orders", "in": {"a": 1, "b": "x"}, "rows": RECORDS}, indent=2).splitlines()
+    joined = join_records(lines)
+    assert joined[:7] == lines[:7]
+    assert joined[-2:] == lines[-2:]
+    assert [line[:5] for line in joined[7:-2]] == ["    {"] * 40
+    assert json.loads("".join(joined)) == json.loads("".join(lines))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        json.dumps([{f"field_{n}": "metre" for n in range(40)}] * 3, indent=2),
+        "for (const a of [\n  {\n    b: 1,\n  },\n]) {\n  run(a);\n}",
+        "x = [\n    [\n        f(1),\n    ],\n]",
+        "[\n" * 3_000,
+        '[\n{\n"a": "' + '\\"' * 3_000 + "\n}\n]",
+    ],
+)
+def test_other_lines_are_not_joined(text: str) -> None:
+    """Those of a long record, of code, and of what is broken."""
+    assert join_records(text.splitlines()) == text.splitlines()

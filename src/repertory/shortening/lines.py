@@ -18,7 +18,7 @@ from itertools import accumulate, chain, islice, pairwise, starmap
 import msgspec
 
 from repertory._cutting import LOOKED_AT, clip, kind_of_text
-from repertory.shortening.pieces import LONG_LINE, pieces_of
+from repertory.shortening.pieces import LONG_LINE, join_records, pieces_of
 
 MAX_READ = 96_000
 """Most characters of one text that are read, two thirds of them from its beginning: choosing takes time."""
@@ -221,9 +221,13 @@ def _unescape(found: re.Match[str]) -> str:
 
 
 def source_lines(text: str) -> list[str]:
-    """Return the lines of a text without line-number gutters, blank lines and repeats."""
+    """Return the lines of a text without line-number gutters, blank lines and repeats; of JSON, that is no file's, the
+    records that fit on one.
+    """
+    read = readable_part(text, strings=True)
+    plain = _without_gutters(read)
     lines: dict[str, str] = {}
-    for raw in dict.fromkeys(_without_gutters(readable_part(text, strings=True)).splitlines()):
+    for raw in dict.fromkeys(join_records(plain.splitlines()) if plain == read else plain.splitlines()):
         whole = raw.rstrip()
         if len(whole) <= LONG_LINE:
             lines.setdefault(whole.lstrip(), whole)

@@ -1,14 +1,15 @@
-"""Splits a very long line, such as JSON, HTML or prose without line breaks, where something ends in it.
+"""Splits a very long line, such as JSON, HTML or prose without line breaks, where something ends in it, and joins the
+lines of a short record.
 
-A piece may be read without its neighbours. So it ends where a record does, if it can: the end of one record would pass
-for a part of the next that is shown.
+A piece or a line may be read without its neighbours. So it ends where a record does, if it can: the end of one record
+would pass for a part of the next that is shown.
 """
 
 from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from repertory._cutting import safe_cut
@@ -16,6 +17,7 @@ from repertory._cutting import safe_cut
 LONG_LINE = 400
 """Characters; a longer line is split."""
 _LEAST = 120  # characters of a piece; a shorter one says little by itself
+_SHORT_RECORD = 300  # characters: a line for which the trail has room in any result
 
 _MARK = re.compile(
     r"(?P<begin>[\[{]|<(?!(?:br|hr|img|input|link|meta|source|wbr)\b)[a-z][\w:-]*+(?:\s[^<>]*+)?(?<!/)>)"
@@ -25,6 +27,13 @@ _MARK = re.compile(
     r"|(?P<after>,(?=\s*[\"'\[{])|(?<=[\"'\]}]),|;|[.!?؟]\s++|[。！？；]|\\n|<[a-z][^<>]*+>)",
     re.I,
 )
+# In indented JSON, a line of a record without records in it, or with those that are joined; and its last line.
+_MEMBER = re.compile(
+    r"""\s*+(?:"(?:[^"\\]|\\.)*+"\s*+(?::\s*+|(?=,?$)))?(?:[-\d.eE+]*+|true|false|null|".*"|\[.*\]|\{.*\}),?$"""
+)
+_LAST = re.compile(r"\s*+[\]}],?$")
+_BEGINS = ("{", "[")
+_BEFORE_RECORD = ("[", "},", "],")  # in a list
 _BETWEEN_WORDS = (" ", ",", "，", "、")
 
 
@@ -51,6 +60,30 @@ def pieces_of(line: str) -> Iterator[str]:
         yield indent + line[start:at].strip()
         start = at
     yield indent + line[start:].strip()
+
+
+def join_records(lines: Iterable[str]) -> list[str]:
+    """Join the lines of each short record in a list of indented JSON: it has no name, so only its other lines tell what
+    one of them is about.
+    """
+    joined: list[str] = []
+    begun: list[int] = []  # the first lines of a record, and of the records in it
+    before = ""
+    for line in lines:
+        joined.append(line)
+        if line.endswith(_BEGINS) and (_MEMBER.match(line[:-1]) if begun else before.endswith(_BEFORE_RECORD)):
+            begun.append(len(joined) - 1)
+        elif begun and _LAST.match(line):
+            first, *members, last = joined[begun[-1] :]
+            record = first + " ".join(map(str.strip, members)) + last.strip()
+            if len(record) <= _SHORT_RECORD:
+                joined[begun.pop() :] = [record]
+            else:
+                begun.clear()  # then those around it are too long as well
+        elif begun and not _MEMBER.match(line):
+            begun.clear()
+        before = line
+    return joined
 
 
 def _ends(line: str) -> list[_End]:
