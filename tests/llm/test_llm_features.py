@@ -8,9 +8,10 @@ import pytest
 
 from repertory.errors import ThinkingMismatch
 from repertory.llm import AnthropicModel, Message, ModelRequest, RetryPolicy, Text
-from repertory.llm.features import compaction_request, compaction_text, dropping_mismatched, is_compaction, needed_betas
+from repertory.llm.features import compaction_request, dropping_mismatched, is_compaction, needed_betas
 from repertory.llm.messages import RawBlock, Thinking
 from repertory.llm.model import encode_request
+from repertory.summarizer.stretches import compaction_text
 from repertory.testing import open_messages_server
 
 NAME = "claude-sonnet-5-5"

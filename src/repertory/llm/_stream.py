@@ -31,7 +31,6 @@ _DELTAS = {
     "signature_delta": ("thinking", "signature"),
     "input_json_delta": ("tool_use", "partial_json"),
 }
-
 _OF_PROMPT = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")  # figures of the usage
 
 # Everything that reading decoded JSON can raise, including for a stack that is too small.
@@ -65,11 +64,10 @@ class EventReader:
     def feed(self, chunk: bytes) -> Iterator[Json]:
         """Add a piece of the body and yield the events that it completes, without pings and comments."""
         self._taken += len(chunk)
-        if self._taken > ANSWER_BYTES:
-            raise ModelResponseInvalid(f"the answer has more than {ANSWER_BYTES:,} bytes")
         self._values += sum(map(chunk.count, b"[{,"))
-        if self._values > MOST_VALUES:
-            raise ModelResponseInvalid(f"the answer has more than {MOST_VALUES:,} values")
+        for taken, most, what in ((self._taken, ANSWER_BYTES, "bytes"), (self._values, MOST_VALUES, "values")):
+            if taken > most:
+                raise ModelResponseInvalid(f"the answer has more than {most:,} {what}")
         for index, piece in enumerate(chunk.split(b"\n")):
             if index:  # so the line before it has ended
                 line = b"".join(self._line).removesuffix(b"\r")
@@ -214,12 +212,9 @@ class Assembler:
         if isinstance(usage, dict):
             # The figures are cumulative; those that are not repeated keep the value from `message_start`. Some gateways
             # write 0 for all of the prompt instead, which only a prompt that was declined can have.
-            repeated = said.get("stop_reason") == "refusal" or any(map(usage.get, _OF_PROMPT))
-            merged = {
-                name: value
-                for name, value in usage.items()
-                if value is not None and (repeated or name not in _OF_PROMPT)
-            }
+            told = said.get("stop_reason") == "refusal" or any(map(usage.get, _OF_PROMPT))
+            left_out = () if told else _OF_PROMPT
+            merged = {name: value for name, value in usage.items() if value is not None and name not in left_out}
             said["usage"] = {**(earlier if isinstance(earlier, dict) else {}), **merged}
         self._message.update((name, value) for name, value in said.items() if value is not None)
         self.stopped = self.stopped or bool(said.get("stop_reason"))
@@ -267,8 +262,7 @@ def usage_of(raw: object) -> Usage:
 def _usage_of(raw: Json) -> Usage:
     if raw.get("type") in ("message", "fallback_message") and not raw.get("output_tokens"):
         return Usage()  # a model that declined before it said anything is not billed
-    split = raw.get("cache_creation")
-    split = split if isinstance(split, dict) else {}
+    split = raw["cache_creation"] if isinstance(raw.get("cache_creation"), dict) else {}
     written = _tokens(raw.get("cache_creation_input_tokens"))
     long = _tokens(split.get("ephemeral_1h_input_tokens"))
     return Usage(

@@ -39,12 +39,6 @@ def is_server_tool(block: Block) -> bool:
     return isinstance(kind, str) and (kind in SERVER_CALLS or kind.endswith("_tool_result"))
 
 
-def compaction_text(content: Sequence[Block]) -> str:
-    """The text of the provider's summary; "" if there is none."""
-    texts = [block.raw.get("content") for block in content if isinstance(block, RawBlock) and is_compaction(block)]
-    return "\n".join(text for text in texts if isinstance(text, str))
-
-
 def compaction_request(request: ModelRequest, *, instructions: str = "") -> ModelRequest:
     """Make a request for a signed summary of an earlier request.
 

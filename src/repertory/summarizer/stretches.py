@@ -10,8 +10,8 @@ from repertory._counting import counted
 from repertory._json_text import canonical_json
 from repertory.errors import ModelResponseInvalid
 from repertory.llm.estimate import estimate_tokens, text_tokens
-from repertory.llm.features import compaction_request, compaction_text, is_compaction
-from repertory.llm.messages import Text, ToolResult, ToolUse, text_of
+from repertory.llm.features import compaction_request, is_compaction
+from repertory.llm.messages import Block, RawBlock, Text, ToolResult, ToolUse, text_of
 from repertory.llm.model import Model, ModelRequest, ModelResponse
 from repertory.record.entries import Entry
 from repertory.summarizer.frames import Written, answer_of, mark_for, prompt, room_of, sendable, shortened
@@ -202,6 +202,12 @@ class ProviderSummary:
             )
         _check_smaller(text, self.replaced)
         return Written(text, request.model, tuple(blocks))
+
+
+def compaction_text(content: Sequence[Block]) -> str:
+    """The text of the provider's summary; "" if there is none."""
+    texts = [block.raw.get("content") for block in content if isinstance(block, RawBlock) and is_compaction(block)]
+    return "\n".join(text for text in texts if isinstance(text, str))
 
 
 def _check_smaller(text: str, replaced: int) -> None:
