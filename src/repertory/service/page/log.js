@@ -2,7 +2,7 @@
 /** What happened in a run: its events, the newest on top, older ones when they are asked for. */
 
 import { ask, attempt, runPath } from "./api.js";
-import { $, keyed, make, show, write } from "./dom.js";
+import { $, eachFrame, keyed, make, show, write } from "./dom.js";
 import { clock, count, exact, json, one, several } from "./format.js";
 
 const SAY = /** @type {Record<string, (b: any) => [string, any, boolean?]>} */ ({
@@ -28,8 +28,8 @@ const SAY = /** @type {Record<string, (b: any) => [string, any, boolean?]>} */ (
   UserSaid: (b) => ["got a message" + (b.attached ? " with attachments" : ""), b.text],
 });
 
-const KEPT = 2000; // events that are listed at once
-let run = "", older = false;
+const KEPT = 2000; // events that are listed at once, beside older ones that were asked for
+let run = "", older = false, most = KEPT;
 /** @type {any[]} oldest first */
 let events = [];
 /** @type {any[] | null} what comes while the first page is read */
@@ -41,6 +41,7 @@ export async function openLog(id) {
   run = id;
   events = [];
   meanwhile = [];
+  most = KEPT;
   draw();
   const page = await ask(runPath(id, "/events?follow=no&before=" + Number.MAX_SAFE_INTEGER)).catch((error) => {
     if (run === id) closeLog(); // the next time it is read anew
@@ -61,17 +62,20 @@ export function logEvent(event) {
   if (event.run_id !== run) return;
   if (meanwhile) { meanwhile.push(event); return; }
   events.push(event);
-  if (events.length > KEPT) { events = events.slice(-KEPT); older = true; }
-  draw();
+  if (events.length > most) { events = events.slice(-most); older = true; }
+  drawSoon(); // a busy run has hundreds in a second
 }
 
 async function readOlder() {
   const id = run, page = await ask(runPath(id, "/events?follow=no&before=" + (events.length ? events[0].seq : 0)));
   if (run !== id) return;
   events = [...page, ...events];
+  most = events.length + KEPT; // what is new does not push them out while they are read
   older = page.length > 0 && page[0].type !== "RunSpawned";
   draw();
 }
+
+const drawSoon = eachFrame(draw);
 
 function draw() {
   if ($("panel-log").hidden) return;
