@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 from browser import Browser, needs_browser
 from test_service_page import go, post, serving, state_is
+
+from patience import PATIENCE
 
 pytestmark = needs_browser
 
@@ -37,3 +40,28 @@ def test_a_burst_of_events_is_drawn_once_and_leaves_what_was_asked_for(short: Pa
         browser.wait_for(f"{there}.length === {2000 + before} && {there}.at(-1) === 'started'")
         browser.run(burst % (log, 2 * 10**6, 2 * 10**6 + 10, run_id))
         browser.wait_for(f"{there}.length === {2010 + before} && {there}.at(-1) === 'started'")
+
+
+def titles(browser: Browser) -> list[str]:
+    """What the browser writes on its tabs."""
+    targets = browser.call("Target.getTargets")["targetInfos"]
+    return [target["title"] for target in targets if target["type"] == "page"]
+
+
+def test_a_tab_that_nobody_looks_at_says_in_its_title_that_a_call_waits(short: Path, browser: Browser) -> None:
+    """Its title is all that is seen of it then, and it stayed as it was."""
+    with serving(short, browser, "--agent", "page_company:buyer"):
+        first, address = browser.tab, browser.run("location.href")
+        browser.new_tab()
+        try:
+            browser.open(address)
+            browser.wait_for("document.querySelector('#link').textContent === 'live'")
+            post(browser, "/runs", {"agent": "buyer", "task": "Buy."})
+            deadline = time.monotonic() + PATIENCE
+            while titles(browser) != ["(2) repertory"] * 2 and time.monotonic() < deadline:
+                time.sleep(0.05)
+            assert titles(browser) == ["(2) repertory"] * 2
+        finally:
+            browser.close_tab()
+            browser.tab = first
+        browser.wait_for("document.querySelector('#asks').textContent === '2 calls waiting for you'")

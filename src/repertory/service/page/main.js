@@ -9,7 +9,7 @@ import { startKeys } from "./keys.js";
 import { drawList, focusedRun, move, reveal, startList } from "./list.js";
 import { drawOverview } from "./overview.js";
 import { changeRun, drawFacts, drawRun, drawTab, runEvent, startRun, TABS } from "./run.js";
-import { isGoing, readState, state } from "./state.js";
+import { isGoing, readState, readWaiting, state } from "./state.js";
 
 const PAUSE = 500; // milliseconds between two readings of the state at least; eight times what the last one took if more
 const TELLING = ["RunSpawned", "RunResumed", "StateChanged", "ApprovalRequested", "ApprovalDecided", "ResultAwaited", "ResultGiven", "ModelAnswered", "UserSaid"];
@@ -60,9 +60,12 @@ function refresh() {
   return mine;
 }
 
-/** The same for what happens by itself: several things at once become one, and nothing while nobody looks. */
+/** The same for what happens by itself: several things at once become one, and only the title while nobody looks. */
 function refreshSoon() {
-  if (!document.hidden && !due) due = setTimeout(() => refresh().catch(tell), wait);
+  due ||= setTimeout(() => {
+    due = 0;
+    (document.hidden ? readWaiting().then(sayTitle) : refresh()).catch(tell);
+  }, wait);
 }
 document.addEventListener("visibilitychange", refreshSoon);
 

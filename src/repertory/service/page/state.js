@@ -32,17 +32,21 @@ function parseWaiting(text) {
 export const state = { runs: new Map(), below: new Map(), waiting: [], machines: [], today: null, more: 0, at: 0, ahead: 0, readOnly: false,
   limit: 200, chosen: null, tab: "conversation", call: "" };
 
+/** Read anew which calls wait. */
+export async function readWaiting() {
+  state.waiting = (await ask("/approvals", undefined, { parse: parseWaiting })).waiting;
+}
+
 /** Read it anew. @returns {Promise<number>} the number of the newest event in it */
 export async function readState() {
   const begun = Date.now() / 1000, midnight = new Date().setHours(0, 0, 0, 0) / 1000;
-  const [overview, approvals] = await Promise.all([ask("/overview?since=" + Math.floor(midnight) + "&limit=" + state.limit), ask("/approvals", undefined, { parse: parseWaiting })]);
+  const [overview] = await Promise.all([ask("/overview?since=" + Math.floor(midnight) + "&limit=" + state.limit), readWaiting()]);
   state.runs = new Map(overview.runs.map((/** @type {Run} */ run) => [run.id, run]));
   state.below = new Map();
   for (const run of state.runs.values()) {
     const parent = run.parent_id !== null && state.runs.has(run.parent_id) ? run.parent_id : null;
     state.below.set(parent, [...(state.below.get(parent) || []), run]);
   }
-  state.waiting = approvals.waiting;
   state.machines = overview.machines;
   state.today = overview.today;
   state.more = overview.more;
