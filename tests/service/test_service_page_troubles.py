@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from pathlib import Path
 
+import anyio
 from browser import Browser, needs_browser
+from page_company import LONG, make_company
 from test_service_page import go, post, serving, state_is
 
 from patience import PATIENCE
@@ -65,3 +68,19 @@ def test_a_tab_that_nobody_looks_at_says_in_its_title_that_a_call_waits(short: P
             browser.close_tab()
             browser.tab = first
         browser.wait_for("document.querySelector('#asks').textContent === '2 calls waiting for you'")
+
+
+def test_a_part_of_the_record_that_could_not_be_read_is_read_once_it_can_be(short: Path, browser: Browser) -> None:
+    """It was scrolled to while the service was away: it stayed blank, and so did all that was said there later."""
+    anyio.run(partial(make_company, short / "a.db", runs=0, iterations=60), backend="trio")
+    newest = "document.querySelector('#entries [data-position=\"121\"]') !== null"
+    with serving(short, browser):
+        go(browser, LONG)
+        browser.wait_for("document.querySelectorAll('#entries .entry').length > 10")
+        cut = {"latency": 0, "downloadThroughput": -1, "uploadThroughput": -1}
+        browser.call("Network.emulateNetworkConditions", offline=True, **cut)
+        browser.run("document.querySelector('#to-end').click()")
+        browser.wait_for("document.querySelector('#note').textContent === 'the service does not answer'")
+        assert not browser.run(newest)
+        browser.call("Network.emulateNetworkConditions", offline=False, **cut)
+        browser.wait_for(newest)

@@ -5,6 +5,7 @@ import { tell } from "./api.js";
 import { eachFrame } from "./dom.js";
 
 const SPARE = 8; // rows beyond the edge that are there already when they are scrolled to
+const RETRY = 2000; // milliseconds until a stretch that could not be read is read again
 
 /** Told of every scroll and resize, wherever it is. @param {() => void} work */
 function whenSeenChanges(work) {
@@ -200,6 +201,7 @@ export class Stretches {
     } catch (error) {
       this.filled.delete(section);
       tell(error);
+      setTimeout(() => { this.watch.unobserve(section); this.watch.observe(section); }, RETRY); // if it is still near
     }
     for (const old of this.filled) {
       if (this.filled.size <= 12) break;
