@@ -208,6 +208,18 @@ class _Speaking(FunctionModel):
         return await super().complete(request)
 
 
+@rp.tool(effect="pure")
+async def dig() -> str:
+    """Dig, until there is a file ``dug``."""
+    while not (FOLDER / "dug").exists():
+        await anyio.sleep(0.01)
+    return "a hole"
+
+
+def _dig(request: ModelRequest) -> object:
+    return "Dug." if _results(request) else [Text("One and two."), call("dig")]
+
+
 endless = rp.Limits(iterations=10**6)
 policy = rp.ContextPolicy(rhythm="strict", window=4, strict_chars=0, summarize_every=8)
 reader = rp.Agent("reader", tools=[read_page], model=reading(3), context=policy)
@@ -218,6 +230,7 @@ lost = rp.Agent("lost", tools=[ask], model=FunctionModel(_get_lost), context=Non
 buyer = rp.Agent("buyer", tools=[pay, order], model=FunctionModel(_buy), context=None)
 worker = rp.Agent("worker", tools=[read_page], model=reading(10**6, pause=0.25), context=policy, limits=endless)
 speaker = rp.Agent("speaker", model=_Speaking(lambda _: "One and two."))
+digger = rp.Agent("digger", tools=[dig], model=_Speaking(_dig))
 fails = rp.Agent("courier", model=FunctionModel(_fail))
 brief = rp.Agent("brief", tools=[read_page], model=reading(2))
 lead = rp.Agent("lead", team=[reader], model=FunctionModel(_lead))

@@ -84,3 +84,19 @@ def test_a_part_of_the_record_that_could_not_be_read_is_read_once_it_can_be(shor
         assert not browser.run(newest)
         browser.call("Network.emulateNetworkConditions", offline=False, **cut)
         browser.wait_for(newest)
+
+
+def test_what_a_model_said_stands_once_while_its_tool_works(short: Path, browser: Browser) -> None:
+    """It stood in the record and below it, as if it were said again, until the next answer began."""
+    spoken = "document.querySelector('#speaks')"
+    for name in ("say", "go"):
+        (short / name).touch()
+    with serving(short, browser, "--agent", "page_company:digger"):
+        go(browser, post(browser, "/runs", {"agent": "digger", "task": "Dig."})["id"])
+        for entries in (2, 4):
+            browser.wait_for(f"{spoken}.textContent.includes('Two.')")
+            (short / "end").touch()
+            browser.wait_for(f"document.querySelectorAll('#entries .entry').length === {entries} && {spoken}.hidden")
+            (short / "end").unlink()
+            (short / "dug").touch()
+        state_is(browser, "done")

@@ -15,6 +15,7 @@ const WHO = /** @type {Record<string, string>} */ ({ task: "Task", "user-input":
 /** @type {Stretches | null} */
 let stretches = null;
 let run = "", agent = "", reading = false, again = false;
+let written = 0; // the last iteration whose answer is drawn
 
 /** @param {string} id @param {string} name of the agent */
 export function openConversation(id, name) {
@@ -32,6 +33,7 @@ export function closeConversation() {
   stretches = null;
   run = "";
   following = false;
+  written = 0;
   carried.clear();
   $("entries").replaceChildren();
 }
@@ -84,7 +86,9 @@ async function fill(id, start, stop, section) {
   for (const entry of page.entries) {
     if (there.has(entry.position)) continue; // an entry never changes
     section.append(drawEntry(entry, calls, section));
+    if (entry.role === "assistant") written = Math.max(written, entry.iteration);
   }
+  if (sayingIn <= written) speak("", sayingIn); // it stands in the record now
 }
 
 /** Results that stand with a call of another stretch, for when that is drawn again. @type {Map<string, any>} */
@@ -116,12 +120,13 @@ function drawEntry(entry, calls, section) {
   return item;
 }
 
-let said = "", due = 0;
+let said = "", due = 0, sayingIn = 0;
 
-/** What the model is saying; "" for nothing. @param {string} text */
-export function speak(text) {
-  said = text;
-  if (text) due ||= setTimeout(drawSpoken, 100); // a piece is a word or two, and all of it is drawn again
+/** What the model is saying, until the record has it; "" for nothing. @param {string} text @param {number} iteration */
+export function speak(text, iteration) {
+  said = iteration > written ? text : "";
+  sayingIn = iteration;
+  if (said) due ||= setTimeout(drawSpoken, 100); // a piece is a word or two, and all of it is drawn again
   else drawSpoken();
 }
 

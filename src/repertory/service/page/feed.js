@@ -86,13 +86,13 @@ const speaker = { run: null, text: "", stop: () => {} };
 
 /**
  * Read along with a run, in place of the one before. It is not kept: the record has it once it is whole.
- * @param {string | null} id nothing to stop @param {(text: string) => void} hear told all that was said this iteration
+ * @param {string | null} id nothing to stop @param {(text: string, iteration: number) => void} hear told all that was said in an iteration
  */
 export function readAlong(id, hear) {
   if (id === speaker.run) return;
   speaker.stop();
   Object.assign(speaker, { run: id, text: "", stop: () => {} });
-  hear("");
+  hear("", 0);
   if (id === null) return;
   let over = false, release = () => {};
   const free = new Promise((done) => { release = () => done(undefined); });
@@ -109,7 +109,7 @@ export function readAlong(id, hear) {
       spoken = piece.iteration;
       if (piece.piece === "TextStreamed") speaker.text += piece.text;
       const doing = piece.piece === "ThinkingStreamed" ? "*thinking…*" : piece.piece === "ToolCallStreamed" ? "*calls `" + piece.tool + "`…*" : "";
-      hear([speaker.text, doing].filter(Boolean).join("\n\n"));
+      hear([speaker.text, doing].filter(Boolean).join("\n\n"), spoken);
     };
     stream.addEventListener("end", () => speaker.stop());
     return free;
