@@ -100,3 +100,28 @@ def test_what_a_model_said_stands_once_while_its_tool_works(short: Path, browser
             (short / "end").unlink()
             (short / "dug").touch()
         state_is(browser, "done")
+
+
+def test_live_words_come_back_after_their_stream_was_refused(short: Path, browser: Browser) -> None:
+    """As by a service with too many readers, or one that begins again: the run was silent while it was looked at."""
+    refuse = """const Source = window.EventSource;
+    window.EventSource = class extends Source {
+        constructor(path) {
+            const refused = path.endsWith('/stream') && !window.refused;
+            super(refused ? '/runs/nobody/stream' : path);
+            if (refused) this.addEventListener('error', () => { window.refused = true; });
+        }
+    }"""
+    script = browser.call("Page.addScriptToEvaluateOnNewDocument", source=refuse)
+    try:
+        with serving(short, browser, "--agent", "page_company:speaker"):
+            run_id = post(browser, "/runs", {"agent": "speaker", "task": "Speak."})["id"]
+            go(browser, run_id)
+            browser.wait_for("window.refused")
+            post(browser, f"/runs/{run_id}/messages", {"text": "Go on."})
+            browser.wait_for("document.querySelector('#speaks em').textContent === 'thinking…'")
+            for name in ("say", "go", "end"):
+                (short / name).touch()
+            state_is(browser, "done")
+    finally:
+        browser.call("Page.removeScriptToEvaluateOnNewDocument", **script)

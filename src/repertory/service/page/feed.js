@@ -81,17 +81,17 @@ function listen() {
 
 // --- what a model says while it says it -----------------------------------------------------------------------
 
-/** @type {{ run: string | null, text: string, stop: () => void }} */
-const speaker = { run: null, text: "", stop: () => {} };
+/** @type {{ run: string | null, over: boolean, text: string, stop: () => void }} over: its stream ended, or was refused */
+const speaker = { run: null, over: false, text: "", stop: () => {} };
 
 /**
  * Read along with a run, in place of the one before. It is not kept: the record has it once it is whole.
  * @param {string | null} id nothing to stop @param {(text: string, iteration: number) => void} hear told all that was said in an iteration
  */
 export function readAlong(id, hear) {
-  if (id === speaker.run) return;
+  if (id === speaker.run && !speaker.over) return;
   speaker.stop();
-  Object.assign(speaker, { run: id, text: "", stop: () => {} });
+  Object.assign(speaker, { run: id, over: false, text: "", stop: () => {} });
   hear("", 0);
   if (id === null) return;
   let over = false, release = () => {};
@@ -111,7 +111,9 @@ export function readAlong(id, hear) {
       const doing = piece.piece === "ThinkingStreamed" ? "*thinking…*" : piece.piece === "ToolCallStreamed" ? "*calls `" + piece.tool + "`…*" : "";
       hear([speaker.text, doing].filter(Boolean).join("\n\n"), spoken);
     };
-    stream.addEventListener("end", () => speaker.stop());
+    const end = () => { speaker.stop(); speaker.over = true; }; // if the run goes on, it is read anew
+    stream.addEventListener("end", end);
+    stream.onerror = () => { if (stream.readyState === EventSource.CLOSED) end(); }; // else the browser tries again
     return free;
   };
   if (!navigator.locks) { begin(); return; }
