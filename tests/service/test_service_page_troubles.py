@@ -125,3 +125,24 @@ def test_live_words_come_back_after_their_stream_was_refused(short: Path, browse
             state_is(browser, "done")
     finally:
         browser.call("Page.removeScriptToEvaluateOnNewDocument", **script)
+
+
+def test_a_long_text_is_laid_out_in_pieces_and_copied_whole(short: Path, browser: Browser) -> None:
+    """A browser takes seconds for a line of a million characters, and in some scripts a minute."""
+    lay = """import('%s').then(({ make }) => {
+        const lines = Array.from({ length: 2000 }, (_, at) => 'line ' + at + (at %% 7 ? '' : '\\n')).join('\\n');
+        return [lines, '\\ud83d\\udc69x'.repeat(30000)].map((text) => {
+            const made = make('pre', '', text), pieces = [...made.children].map((piece) => piece.textContent);
+            document.querySelector('#overview').append(made);
+            getSelection().selectAllChildren(made);
+            const copied = getSelection().toString();
+            made.remove();
+            return [text === copied && text === made.textContent, pieces.every((piece) => [...piece].length <= 10000),
+                    pieces.length > 1, pieces.slice(0, -1).every((piece) => piece.endsWith('\\n')),
+                    pieces.every((piece) => piece.isWellFormed())];
+        });
+    })"""
+    with serving(short, browser):
+        lines, one_line = browser.run(lay % part_of(browser, "dom.js"))
+        assert lines == [True, True, True, True, True]
+        assert one_line == [True, True, True, False, True]
