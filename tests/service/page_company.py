@@ -232,6 +232,7 @@ worker = rp.Agent("worker", tools=[read_page], model=reading(10**6, pause=0.25),
 speaker = rp.Agent("speaker", model=_Speaking(lambda _: "One and two."))
 digger = rp.Agent("digger", tools=[dig], model=_Speaking(_dig))
 fails = rp.Agent("courier", model=FunctionModel(_fail))
+captain_of_many = rp.Agent("Donaudampfschifffahrtsgesellschaftskapitaen", model=FunctionModel(_fail))
 brief = rp.Agent("brief", tools=[read_page], model=reading(2))
 lead = rp.Agent("lead", team=[reader], model=FunctionModel(_lead))
 

@@ -146,3 +146,19 @@ def test_a_long_text_is_laid_out_in_pieces_and_copied_whole(short: Path, browser
         lines, one_line = browser.run(lay % part_of(browser, "dom.js"))
         assert lines == [True, True, True, True, True]
         assert one_line == [True, True, True, False, True]
+
+
+def test_no_long_word_makes_the_page_wider_than_the_screen(short: Path, browser: Browser) -> None:
+    """As an address in the task of a run that failed, or a name: what stood beside it was out of sight."""
+    name = "Donaudampfschifffahrtsgesellschaftskapitaen"
+    main = "document.querySelector('main')"
+    with serving(short, browser, "--agent", "page_company:captain_of_many"):
+        run_id = post(browser, "/runs", {"agent": name, "task": "Read https://a.example/" + "x" * 300})["id"]
+        for width in (360, 900):
+            browser.resize(width)
+            browser.run("location.hash = ''")
+            browser.wait_for("document.querySelectorAll('#broken .card').length === 1")
+            assert browser.run(f"{main}.scrollWidth - {main}.clientWidth") == 0
+            go(browser, run_id)
+            state_is(browser, "failed")
+            assert browser.run(f"{main}.scrollWidth - {main}.clientWidth") == 0
