@@ -7,9 +7,10 @@ from functools import partial
 from pathlib import Path
 
 import anyio
-from browser import Browser, needs_browser
+from browser import Browser, needs_browser, open_page
 from page_company import LONG, make_company
 from test_service_page import go, post, serving, state_is
+from test_service_process import Served
 
 from patience import PATIENCE
 
@@ -162,3 +163,31 @@ def test_no_long_word_makes_the_page_wider_than_the_screen(short: Path, browser:
             go(browser, run_id)
             state_is(browser, "failed")
             assert browser.run(f"{main}.scrollWidth - {main}.clientWidth") == 0
+
+
+def test_a_page_whose_token_counts_no_more_asks_for_the_new_one(short: Path, browser: Browser) -> None:
+    """Beside the form it said that the service did not answer, and that it tried again: it waited for the token."""
+    served = Served(short, "--port", "0")
+    open_page(served, browser)
+    port = browser.run("location.port")
+    served.process.kill()
+    served.end()
+    browser.wait_for("document.querySelector('#link').classList.contains('broken')")
+    browser.run("document.dispatchEvent(new Event('visibilitychange'))")  # as when somebody comes to look
+    browser.wait_for("document.querySelector('#note').textContent === 'the service does not answer'")
+    token = short / "state" / "repertory" / "service-token"
+    token.unlink()
+    served = Served(short, "--port", port)
+    try:
+        served.hear("serving")
+        browser.wait_for("!document.querySelector('#login').hidden")
+        browser.run("performance.clearResourceTimings()")
+        browser.wait_for("performance.getEntriesByType('resource').length > 3")  # it tries to listen meanwhile
+        assert browser.run("document.querySelector('#note').textContent") == ""
+        assert browser.run("document.querySelector('#link').textContent") == ""
+        enter = "document.querySelector('#login').elements.token.value = {!r}; login.requestSubmit()"
+        browser.run(enter.format(token.read_text().strip()))
+        browser.wait_for("document.querySelector('#link').textContent === 'live'")
+    finally:
+        served.process.terminate()
+        served.end()

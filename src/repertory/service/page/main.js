@@ -87,7 +87,7 @@ function onRemoved(root) {
 
 /** @param {boolean} yes */
 function connected(yes) {
-  write($("link"), yes ? "live" : "not connected; trying again…");
+  write($("link"), yes ? "live" : $("login").hidden ? "not connected; trying again…" : "");
   $("link").classList.toggle("broken", !yes);
   if (yes) tell("");
 }
@@ -127,7 +127,13 @@ addEventListener("hashchange", readAddress);
 
 // --- the door, and the beginning -------------------------------------------------------------------------------
 
-onLocked(() => { lock(true); show($("overview"), false); show($("run"), false); write($("link"), ""); });
+onLocked(() => {
+  if ($("login").hidden) tell(""); // whatever went wrong before, this is why
+  lock(true);
+  show($("overview"), false);
+  show($("run"), false);
+  write($("link"), "");
+});
 /** @param {boolean} yes */
 function lock(yes) { show($("login"), yes); show($("nav"), !yes); }
 
