@@ -191,3 +191,31 @@ def test_a_page_whose_token_counts_no_more_asks_for_the_new_one(short: Path, bro
     finally:
         served.process.terminate()
         served.end()
+
+
+def test_a_tab_that_is_looked_at_reads_along_however_many_others_there_are(short: Path, browser: Browser) -> None:
+    """Three tabs may, and those that had been left for others went on: in the fourth, the model was silent."""
+    tabs = [browser.tab]
+    thinks = "document.querySelector('#speaks em')?.textContent === 'thinking…'"
+    look = "document.dispatchEvent(new Event('visibilitychange'))"
+    try:
+        with serving(short, browser, "--agent", "page_company:speaker"):
+            run_id = post(browser, "/runs", {"agent": "speaker", "task": "Speak."})["id"]
+            go(browser, run_id)
+            browser.wait_for(thinks)
+            address = browser.run("location.href")
+            for _ in range(3):
+                browser.new_tab()
+                tabs.append(browser.tab)
+                browser.open(address)
+                browser.wait_for(f"{thinks} || ({look}, false)")
+            browser.tab = tabs[0]
+            browser.wait_for(thinks)
+            for name in ("say", "go", "end"):
+                (short / name).touch()
+            state_is(browser, "done")
+    finally:
+        for tab in tabs[1:]:
+            browser.tab = tab
+            browser.close_tab()
+        browser.tab = tabs[0]

@@ -118,7 +118,8 @@ export function readAlong(id, hear) {
   };
   if (!navigator.locks) { begin(); return; }
   const seat = (/** @type {number} */ number) => {
-    if (number === SPEAKERS || over) return; // others read; this tab shows what is whole
+    if (over) return;
+    if (number === SPEAKERS) { speaker.over = true; return; } // others read; this tab shows what is whole
     navigator.locks.request("repertory-speaks-" + number, { ifAvailable: true }, (lock) => {
       if (lock) return begin();
       seat(number + 1);

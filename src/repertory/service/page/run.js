@@ -47,6 +47,7 @@ export function startRun(what) {
     if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); $("say").requestSubmit(); }
   };
   $("back").onclick = () => then.open(null);
+  document.addEventListener("visibilitychange", () => { if (document.hidden) readAlong(null, speak); }); // others may read
 }
 
 async function say() {
