@@ -219,3 +219,20 @@ def test_a_tab_that_is_looked_at_reads_along_however_many_others_there_are(short
             browser.tab = tab
             browser.close_tab()
         browser.tab = tabs[0]
+
+
+def test_a_key_that_is_held_down_allows_nothing(short: Path, browser: Browser) -> None:
+    """It went to the first call that waits, and allowed it, and the next: a finger that rests there means nothing."""
+    with serving(short, browser, "--agent", "page_company:buyer"):
+        for _ in range(3):
+            post(browser, "/runs", {"agent": "buyer", "task": "Buy."})
+        browser.wait_for("document.querySelectorAll('#waiting-calls .card').length === 6")
+        browser.run("window.clicks = 0; document.addEventListener('click', () => { window.clicks++ }, true)")
+        for key in ("a", "j"):
+            for number in range(4):
+                browser.call("Input.dispatchKeyEvent", type="keyDown", key=key, text=key, autoRepeat=number > 0)
+            browser.call("Input.dispatchKeyEvent", type="keyUp", key=key)
+            if key == "a":
+                assert browser.run("[document.activeElement.dataset.call, window.clicks]") == ["c1", 0]
+        runs = "[...document.querySelectorAll('#tree .run')]"
+        assert browser.run(f"{runs}.indexOf(document.activeElement)") == 2, "the list is walked through"

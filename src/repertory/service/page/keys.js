@@ -3,7 +3,7 @@
 
 import { $, make } from "./dom.js";
 
-/** @typedef {{ keys: string[], does: string, act: (key: string) => void }} Shortcut */
+/** @typedef {{ keys: string[], does: string, act: (key: string) => void, held?: boolean }} Shortcut held: for as long as it is */
 
 /** @param {Shortcut[]} shortcuts */
 export function startKeys(shortcuts) {
@@ -22,7 +22,7 @@ export function startKeys(shortcuts) {
     }
     if (document.querySelector("dialog[open]")) return; // it has keys of its own
     const found = shortcuts.find(({ keys }) => keys.includes(event.key));
-    if (!found || (event.key === "Enter" && at.matches("button, a, summary"))) return;
+    if (!found || (event.repeat && !found.held) || (event.key === "Enter" && at.matches("button, a, summary"))) return;
     event.preventDefault();
     found.act(event.key);
   });

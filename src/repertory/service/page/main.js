@@ -220,8 +220,8 @@ const step = (id) => { if (state.chosen && state.tab === "saw") $(id).click(); }
 const panel = (key) => { const name = TABS[Number(key) - 1]; if (state.chosen && !$("tab-" + name).hidden) go(name); };
 
 startKeys([
-  { keys: ["j"], does: "the next run in the list", act: () => move(1) },
-  { keys: ["k"], does: "the previous run", act: () => move(-1) },
+  { keys: ["j"], does: "the next run in the list", act: () => move(1), held: true },
+  { keys: ["k"], does: "the previous run", act: () => move(-1), held: true },
   { keys: ["Enter"], does: "open the run", act: () => { const id = focusedRun(); if (id) open(id); } },
   { keys: ["Escape", "o"], does: "back to the overview", act: () => open(null) },
   { keys: ["a"], does: "go to the first waiting call; on one: allow it", act: () => card()?.querySelector(".allow")?.click() },
@@ -229,7 +229,7 @@ startKeys([
   { keys: ["/"], does: "search the list", act: () => { $("filter").elements.text.focus(); $("filter").elements.text.select(); } },
   { keys: ["m"], does: "send a message to the run", act: () => { if (state.chosen) go("conversation"); $("say").elements.text.focus(); } },
   { keys: ["1", "2", "3", "4", "5", "6"], does: "conversation, what it saw, memory, payload, contents, log", act: panel },
-  { keys: ["[", "]"], does: "the previous or next iteration of what the model saw", act: (key) => step(key === "[" ? "saw-back" : "saw-next") },
+  { keys: ["[", "]"], does: "the previous or next iteration of what the model saw", act: (key) => step(key === "[" ? "saw-back" : "saw-next"), held: true },
   { keys: ["?"], does: "this help", act: () => $("help").showModal() },
 ]);
 $("help-button").onclick = () => $("help").showModal();
