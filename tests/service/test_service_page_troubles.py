@@ -236,3 +236,18 @@ def test_a_key_that_is_held_down_allows_nothing(short: Path, browser: Browser) -
                 assert browser.run("[document.activeElement.dataset.call, window.clicks]") == ["c1", 0]
         runs = "[...document.querySelectorAll('#tree .run')]"
         assert browser.run(f"{runs}.indexOf(document.activeElement)") == 2, "the list is walked through"
+
+
+def test_the_log_says_on_which_day_something_happened(short: Path, browser: Browser) -> None:
+    """Of a run that had worked for days it showed the time alone, also where it shows each event in full."""
+    with serving(short, browser, "--agent", "page_company:brief"):
+        run_id = post(browser, "/runs", {"agent": "brief", "task": "Read."})["id"]
+        go(browser, run_id, "log")
+        state_is(browser, "done")
+        browser.wait_for("document.querySelector('#log .kind')?.textContent === 'done'")
+        event = f"{{ seq: 1e6, run_id: '{run_id}', type: 'Alert', iteration: 7, at: 90000, body: {{}} }}"
+        browser.run(f"import('{part_of(browser, 'log.js')}').then(({{ logEvent }}) => logEvent({event}))")
+        browser.wait_for("document.querySelector('#log .time').textContent.includes('1970')")
+        browser.run("document.querySelector('#log-filter').elements.raw.click()")
+        browser.wait_for("document.querySelector('#log pre')?.textContent.includes('1970-01-02T01:00:00.000Z')")
+        assert '"iteration": 7' in browser.run("document.querySelector('#log pre').textContent")

@@ -1,14 +1,12 @@
 // @ts-check
 /** Numbers, times and texts as a person reads them. */
 
-/** @param {number} at seconds since 1970 */
-export const clock = (at) => new Date(at * 1000).toLocaleTimeString([], { hour12: false });
-
-/** The time, with the day if that is not today. @param {number} at */
+/** The time, with the day if that is not today, and the year if that is not this one. @param {number} at seconds since 1970 */
 export function moment(at) {
-  const then = new Date(at * 1000);
-  if (then.toDateString() === new Date().toDateString()) return clock(at);
-  return then.toLocaleDateString([], { day: "numeric", month: "short" }) + " " + clock(at).slice(0, 5);
+  const then = new Date(at * 1000), now = new Date(), time = then.toLocaleTimeString([], { hour12: false });
+  if (then.toDateString() === now.toDateString()) return time;
+  const year = then.getFullYear() === now.getFullYear() ? undefined : "numeric";
+  return then.toLocaleDateString([], { day: "numeric", month: "short", year }) + " " + time;
 }
 
 /** @param {number} seconds */

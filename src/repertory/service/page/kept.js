@@ -4,7 +4,7 @@
 import { ask, attempt, runPath } from "./api.js";
 import { picture } from "./blocks.js";
 import { $, keyed, make, plain, show, write } from "./dom.js";
-import { clock, count, exact, json, one, several } from "./format.js";
+import { count, exact, json, moment, one, several } from "./format.js";
 
 const LISTED = 50, MOST_LISTED = 500; // the service gives no more at once
 const VERSIONS = 500;
@@ -59,7 +59,7 @@ async function showMemory(path) {
     drawKept("items", view.items, view.more, (item) => ({ id: item.item_id, type: item.type, size: count(item.size) + " B",
       line: item.preview, version: item.position,
       facts: [item.tags.length && "tags " + item.tags.join(", "), item.source && "from " + item.source,
-        item.related_to.length && "related to " + item.related_to.join(", "), clock(item.at)],
+        item.related_to.length && "related to " + item.related_to.join(", "), moment(item.at)],
       read: async () => {
         const whole = await ask(path + "memory/item?id=" + encodeURIComponent(item.item_id));
         const bytes = "[" + (whole.media_type || "bytes of an unknown type") + ", " + whole.size + " bytes]";
@@ -78,7 +78,7 @@ async function showContents(path) {
       + " stored whole, of this run and its sub-agents" : "Nothing is stored: only long results are, by default those of more than 1,000 characters.");
     drawKept("contents", found.contents, found.more, (content) => ({ id: content.content_id, type: content.source,
       size: count(content.length), line: content.url || content.source_type, version: content.kept,
-      facts: [content.format, several(content.length, "character"), "kept in: " + content.kept, content.url, "run " + content.run_id, clock(content.at)],
+      facts: [content.format, several(content.length, "character"), "kept in: " + content.kept, content.url, "run " + content.run_id, moment(content.at)],
       read: (/** @type {number} */ page) => ask(path + "contents/" + encodeURIComponent(content.content_id) + "?page=" + page) }));
   };
 }
@@ -145,7 +145,7 @@ async function showPayload(path) {
 function freshVersion(path, version) {
   const item = make("li"), details = make("details"), summary = make("summary"), made = version.changes, lost = version.conflicts;
   const change = (/** @type {any} */ each) => each.op + " " + each.path + (each.op === "remove" ? "" : " " + exact(each.value));
-  summary.append(make("span", "time", clock(version.at)), make("span", "turn", "#" + version.version),
+  summary.append(make("span", "time", moment(version.at)), make("span", "turn", "#" + version.version),
     make("span", lost.length ? "kind bad" : "kind", one(version.author + " " + version.source, 60)),
     make("span", "line", one([...made.map(change), ...lost.map((/** @type {any} */ each) => "not applied: " + change(each))].join("; "), 300)));
   const whole = make("button", "", "The payload as it was then");

@@ -3,7 +3,7 @@
 
 import { ask, attempt, runPath } from "./api.js";
 import { $, eachFrame, keyed, make, show, write } from "./dom.js";
-import { clock, count, exact, json, one, several } from "./format.js";
+import { count, exact, json, moment, one, several } from "./format.js";
 
 const SAY = /** @type {Record<string, (b: any) => [string, any, boolean?]>} */ ({
   RunSpawned: (b) => ["started", b.model],
@@ -98,11 +98,11 @@ function draw() {
 function fresh(event) {
   const [kind, line, bad] = (SAY[event.type] || ((/** @type {any} */ b) => [event.type, exact(b)]))(event.body);
   const item = make("li"), details = make("details"), summary = make("summary");
-  summary.append(make("span", "time", clock(event.at)), make("span", "turn", event.iteration ? "#" + event.iteration : ""),
+  summary.append(make("span", "time", moment(event.at)), make("span", "turn", event.iteration ? "#" + event.iteration : ""),
     make("span", bad ? "kind bad" : "kind", kind), make("span", "line", one(line, 300)));
   details.append(summary);
   details.ontoggle = () => { // what is long is written out only where it is looked at
-    if (details.open && details.children.length === 1) details.append(make("pre", "", json({ seq: event.seq, type: event.type, ...event.body })));
+    if (details.open && details.children.length === 1) details.append(make("pre", "", json({ seq: event.seq, at: new Date(event.at * 1000).toISOString(), type: event.type, iteration: event.iteration, ...event.body })));
   };
   if ($("log-filter").elements.raw.checked) details.open = true;
   item.append(details);
