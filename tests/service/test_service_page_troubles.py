@@ -251,3 +251,17 @@ def test_the_log_says_on_which_day_something_happened(short: Path, browser: Brow
         browser.run("document.querySelector('#log-filter').elements.raw.click()")
         browser.wait_for("document.querySelector('#log pre')?.textContent.includes('1970-01-02T01:00:00.000Z')")
         assert '"iteration": 7' in browser.run("document.querySelector('#log pre').textContent")
+
+
+def test_what_went_wrong_by_itself_is_said_until_it_goes_well(short: Path, browser: Browser) -> None:
+    """One reading of a busy service took too long: that it did not answer stood there for as long as nobody clicked."""
+    said = "document.querySelector('#note').textContent === '{}'"
+    with serving(short, browser, "--agent", "page_company:brief"):
+        cut = {"latency": 0, "downloadThroughput": -1, "uploadThroughput": -1}
+        browser.call("Network.emulateNetworkConditions", offline=True, **cut)
+        browser.run("document.dispatchEvent(new Event('visibilitychange'))")
+        browser.wait_for(said.format("the service does not answer"))
+        browser.call("Network.emulateNetworkConditions", offline=False, **cut)
+        post(browser, "/runs", {"agent": "brief", "task": "Read."})
+        browser.wait_for(said.format(""))
+        assert browser.run("document.querySelector('#link').textContent") == "live"

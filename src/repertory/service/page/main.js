@@ -19,6 +19,7 @@ const TELLING = ["RunSpawned", "RunResumed", "StateChanged", "ApprovalRequested"
 /** @type {Promise<unknown>} */
 let refreshing = Promise.resolve();
 let wait = PAUSE, due = 0;
+let wrong = ""; // what is said to have gone wrong by itself: it is untrue once the same goes well
 
 /** The name of the tab, with how many calls wait for somebody: it is seen while another tab is looked at. */
 function sayTitle() {
@@ -64,7 +65,10 @@ function refresh() {
 function refreshSoon() {
   due ||= setTimeout(() => {
     due = 0;
-    (document.hidden ? readWaiting().then(sayTitle) : refresh()).catch(tell);
+    (document.hidden ? readWaiting().then(sayTitle) : refresh()).then(() => {
+      if ($("note").textContent === wrong) tell("");
+      wrong = "";
+    }, (error) => { tell(error); wrong = $("note").textContent; });
   }, wait);
 }
 document.addEventListener("visibilitychange", refreshSoon);
