@@ -69,6 +69,12 @@ class Left:
         """How many iterations of a run had an answer: a kill may fall between the two."""
         return sum(row.called.purpose == "agent" and row.replied is not None for row in self.calls[run_id])
 
+    def replied_at(self, run_id: str) -> float:
+        """When a model last answered a run or one below it."""
+        tree = (each for each in self.ids if each == run_id or each.startswith(f"{run_id}."))
+        replies = (call.replied for each in tree for call in self.calls[each])
+        return max((reply.at for reply in replies if reply is not None), default=0.0)
+
 
 def kill_one(path: Path, fires: int, after: float) -> bool:
     """Start the team, or let it go on, and kill it some seconds after it has fired so often; whether it had ended."""
@@ -158,9 +164,13 @@ async def look_with_every_route(left: Left, folder: Path) -> None:
         assert {run_id: run["iteration"] for run_id, run in listed.items()} == {
             run_id: left.iteration(run_id) for run_id in left.ids
         }
+        overview = {run["id"]: run for run in (await client.get("/overview"))["runs"]}
         for row in left.rows:
-            detail = await client.get(f"/runs/{row.started.run_id}")
+            run_id = row.started.run_id
+            detail = await client.get(f"/runs/{run_id}")
             assert detail["run"]["state"] == (row.state if row.state in FINAL_STATES else "interrupted")
+            end = row.updated_at if row.state in FINAL_STATES else max(row.updated_at, left.replied_at(run_id))
+            assert detail["run"]["updated_at"] == overview[run_id]["updated_at"] == end
 
 
 async def look_at(client: Client, path: str) -> None:

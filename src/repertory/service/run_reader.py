@@ -132,7 +132,7 @@ class RunReader:
         calls, tokens, cost = await self._journal.read_spent(since)
         lines = []
         for row, view in found:
-            line: Json = msgspec.to_builtins(view)
+            line: Json = msgspec.to_builtins(_with_end(view, trees[view.id]))
             line["task"], line["error"] = view.task[:_MOST], view.error and view.error[:_MOST]
             line["result"] = row.result and row.result[:_MOST]
             for name, of in (("figures", figures.get(view.id, _NOTHING)), ("tree", trees[view.id])):
@@ -162,11 +162,12 @@ class RunReader:
                 nodes[row.started.parent_id].children.append(node)
             nodes[view.id] = node
         row, _ = found[0]
+        tree = sum((node.statistics for node in nodes.values()), start=RunStatistics(runs=0))
         return RunDetail(
-            run=nodes[run_id].run,
+            run=_with_end(nodes[run_id].run, tree),
             result=row.result,
             statistics=nodes[run_id].statistics,
-            tree_statistics=sum((node.statistics for node in nodes.values()), start=RunStatistics(runs=0)),
+            tree_statistics=tree,
             tree=nodes[run_id],
             payload_version=await self._journal.payload_version(run_id),
             agent_ref=row.started.agent_ref,
@@ -196,6 +197,13 @@ class RunReader:
 
     async def _figures(self, views: Sequence[RunView]) -> dict[str, RunStatistics]:
         return await self._journal.read_statistics(of=[view.id for view in views])
+
+
+def _with_end(view: RunView, tree: RunStatistics) -> RunView:
+    """A killed run could not say when it ended; the last answer of a model in its tree does."""
+    if view.state != _INTERRUPTED:
+        return view
+    return msgspec.structs.replace(view, updated_at=max(view.updated_at, tree.replied_at))
 
 
 def _with_figures(view: RunView, figures: RunStatistics) -> RunView:
