@@ -2,7 +2,7 @@
 /** What happened in a run: its events, the newest on top, older ones when they are asked for. */
 
 import { ask, attempt, runPath } from "./api.js";
-import { $, eachFrame, keyed, make, show, write } from "./dom.js";
+import { $, keyed, make, show, write } from "./dom.js";
 import { count, exact, json, moment, one, several } from "./format.js";
 
 const SAY = /** @type {Record<string, (b: any) => [string, any, boolean?]>} */ ({
@@ -75,7 +75,8 @@ async function readOlder() {
   draw();
 }
 
-const drawSoon = eachFrame(draw);
+let due = 0;
+function drawSoon() { due ||= setTimeout(() => { due = 0; draw(); }, 100); }
 
 function draw() {
   if ($("panel-log").hidden) return;
