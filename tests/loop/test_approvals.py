@@ -394,6 +394,10 @@ def test_a_pause_holds_also_if_the_process_ends_before_the_call_is_decided(
                 run.resume()
         async with open_with(script[1 + below :], path=path) as supervisor:
             assert await on_record(supervisor, run.id) == (state if taken_back else "paused")
+            if not taken_back:  # whoever repeats a request resumes nothing
+                run = await supervisor.spawn(agent, "pay ann", run_id=run.id)
+                assert await on_record(supervisor, run.id) == "paused"
+                run.resume()
             run = await supervisor.resume(run.id, agent=agent)
             await waiting(run)
             assert await on_record(supervisor, run.id) != "paused"

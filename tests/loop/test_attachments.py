@@ -13,7 +13,7 @@ import pytest
 
 import repertory as rp
 from backends import RunAsync
-from repertory.errors import ConfigurationError, MediaUnreadable, RunError
+from repertory.errors import ConfigurationError, MediaUnreadable, PromptTooLong, RunError
 from repertory.llm.messages import Block, Image, RawBlock, Text
 from repertory.llm.model import ModelRequest
 from repertory.llm.profiles import profile_for
@@ -131,6 +131,43 @@ def test_what_cannot_be_read_leaves_view_for_good_and_the_words_stay(run_async: 
     assert run_async(main) == "done"
     note = "[without 1 image, 1 document: it could not be read, or something beside it]"
     assert f"{'Look.' if with_task else 'Look here.'}\n{note}" in words
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_chat_goes_on_with_more_images_than_a_request_may_have(run_async: RunAsync, *, kept: bool) -> None:
+    """Those of earlier messages leave view, also where a fold has kept the words; the model can get them again."""
+    asked, most = itertools.count(1), 10
+    seen, words = list[int](), list[str]()
+
+    @rp.tool(effect="pure")
+    def read(number: int) -> str:
+        """Read a log."""
+        return "\n".join(f"line {line} of log {number} is about value_{line * 7}" for line in range(400))
+
+    def look(request: ModelRequest) -> object:
+        blocks = [block for content in said(request) for block in content]
+        images = sum(isinstance(block, Image) for block in blocks)
+        if images > most:
+            raise PromptTooLong(f"too many images and documents: {images} + 0 > {most}")
+        seen.append(images)
+        words[:] = [block.text for block in blocks if isinstance(block, Text)]
+        number = next(asked)
+        return call("read", number=number) if kept and number % 4 else "done"
+
+    async def main() -> None:
+        agent = rp.Agent("clerk", tools=[read, *rp.context_tools()], limits=rp.Limits(iterations=100))
+        async with rp.open_supervisor(model=FunctionModel(look)) as supervisor:
+            run = await supervisor.spawn(agent, "Look.", attachments=[PICTURE])
+            await run.wait_result()
+            for number in range(12):
+                await run.ask(f"And at number {number}?", attachments=[PICTURE] * 3)
+
+    run_async(main)
+    assert max(seen) <= most
+    assert "Look." in words  # the task keeps its image as long as there is room for it
+    assert "And at number 11?" in words
+    note = "[without 3 images: there was no room; context_retrieve(iteration={}) shows the whole]"
+    assert f"And at number 0?\n{note.format(4 if kept else 1)}" in words
 
 
 @pytest.mark.parametrize(

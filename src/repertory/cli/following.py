@@ -160,7 +160,7 @@ class Scribe:
         event = event_of(view, agent=agent)
         if event is None:
             is_told, is_gone = view.type == "UserSaid", view.type == REMOVED
-            came = " with attachments" if is_told and view.body["attached"] else ""
+            came = " with attachments" if is_told and view.body.get("attached") else ""
             line = f"message{came}: {one_line(view.body['text'], 200)}" if is_told else ""
             return view, agent, f"run {view.run_id} was removed" if is_gone else line
         name, line = self._progress.describe(event)

@@ -283,6 +283,6 @@ def worthwhile(edits: Iterable[StubResult]) -> list[StubResult]:
 
 
 def stub_edit(entry: Entry, text: str, why: Why) -> StubResult:
-    """Replace a result by a text."""
+    """Replace a result, or what somebody said, by a text."""
     tokens = text_tokens(text) + 15  # the block around it
     return StubResult(position=entry.position, text=text, tokens=tokens, was_tokens=entry.tokens, why=why)

@@ -14,12 +14,12 @@ from repertory._cutting import cut
 from repertory.context.course import Course
 from repertory.context.decisions import Decision, apply
 from repertory.context.edits import HEADROOM, MIN_SAVED, OLDER_SHARE, Editor, merge_edits, stub_edit, worthwhile
-from repertory.context.plan import Edit, RemoveResult, StubResult
+from repertory.context.plan import Edit, ExpandEntry, RemoveResult, StubResult
 from repertory.context.view_index import Inputs, ViewIndex
 from repertory.errors import ContextOverflow
 from repertory.llm.messages import text_of
 from repertory.record.records import SummaryStored
-from repertory.shortening.shaping import media_in, retrieval_note
+from repertory.shortening.shaping import is_said_with_media, media_in, retrieval_note, without_media
 
 _RECOVERY_RESULTS = 3  # results that a recovery keeps (FEATURES.md C9)
 _CUT_CHARS = 1_000  # what remains of a result that the model has not read yet, if nothing else helps (C9)
@@ -51,6 +51,7 @@ class Fitting:
         self._course = course
         self._now = now
         self._limit = limit
+        self._large = limit // 10  # tokens of a result
         self._due = due
         self._summary = summary
         self._edge = now.view.end_at_turn(now.iteration - course.policy.window)
@@ -91,8 +92,13 @@ class Fitting:
         Returns:
             The attempt with the smallest prompt, and the first one that fits, or fits with headroom.
         """
-        best, fitting = _Attempt([], self._now.view, self._now.size), None
-        for attempt in self._attempts(steps):
+        best, fitting, now = _Attempt([], self._now.view, self._now.size), None, self._now
+        for step in steps:
+            if not (edits := merge_edits(step, self._due)):
+                continue
+            decision = Decision(kind="", reason="", iteration=0, position=now.view.position, edits=tuple(edits))
+            after = now.view.replanned(apply(now.view.plan, decision))
+            attempt = _Attempt(edits, after, now.calibration.real_tokens(self._course.head + after.tokens))
             if attempt.size <= self._limit * HEADROOM:
                 return attempt, attempt
             best = min(best, attempt, key=attrgetter("size"))
@@ -114,23 +120,13 @@ class Fitting:
     def _forced_steps(self) -> Iterator[Sequence[Edit]]:
         view, limit = self._now.view, self._limit
         few, last = self._first_of_newest(_RECOVERY_RESULTS), view.last_turn
-        yield self._shorten_before(self._first_of_newest(view.policy.keep_recent), trail=limit // 4)
-        yield self._shorten_before(few, trail=limit // 4)
-        yield self._shorten_before(few, trail=limit // 8, shorten_new=True)
-        yield self._shorten_before(last, trail=limit // 8, shorten_new=True)
-        part = limit // 16
+        shorten, recent = self._shorten_before, self._first_of_newest(view.policy.keep_recent)
+        for edge, part, new in ((recent, 4, False), (few, 4, False), (few, 8, True), (last, 8, True)):
+            yield self._leave_out_media(shorten(edge, trail=limit // part, shorten_new=new), last)
         for every in (False, True):
-            smallest = self._shorten_before(last, trail=part, shorten_new=True, all_trail=every, keep_talk=False)
-            yield smallest
-            yield [*smallest, *_cut_newest(view)]
-
-    def _attempts(self, steps: Iterable[Sequence[Edit]]) -> Iterator[_Attempt]:
-        view = self._now.view
-        for step in steps:
-            if edits := merge_edits(step, self._due):
-                decision = Decision(kind="", reason="", iteration=0, position=view.position, edits=tuple(edits))
-                after = view.replanned(apply(view.plan, decision))
-                yield _Attempt(edits, after, self._now.calibration.real_tokens(self._course.head + after.tokens))
+            smallest = shorten(last, trail=limit // 16, shorten_new=True, all_trail=every, keep_talk=False)
+            yield self._leave_out_media(smallest, last)
+            yield self._leave_out_media([*smallest, *_cut_newest(view)], view.position)
 
     @cached_property
     def _editor(self) -> Editor:
@@ -154,7 +150,7 @@ class Fitting:
             trail: Tokens to which the older trail is shortened; 0 leaves it as it is.
             shorten_new: Whether the new trail is shortened to that as well, as a last resort.
             all_trail: Whether the newest quarter of the trail is shortened like the older part.
-            large: Whether to shorten seen results after the edge too, if they have more than a tenth of the limit.
+            large: Whether to shorten large results after the edge too, if they were seen.
             keep_talk: Whether talk stays; if not, it goes into the trail.
         """
         view, editor = self._now.view, self._editor
@@ -174,13 +170,18 @@ class Fitting:
                     edits.append(fold)
         for entry in view.results if view.policy.stubs else ():
             seen = upto <= entry.position < view.last_turn
-            if seen and (entry.position < edge or (large and self._is_large(entry.tokens))):
+            if seen and (entry.position < edge or (large and entry.tokens > self._large)):
                 rules = view.rules(entry.tool)
                 edits += worthwhile([editor.shorten(view, entry, "shortened", rules)])
         return edits
 
-    def _is_large(self, tokens: int) -> bool:
-        return tokens > self._limit // 10
+    def _leave_out_media(self, edits: list[Edit], upto: int) -> list[Edit]:
+        """Add that what was said before a position stays without its images and documents; the task only in need."""
+        view, plan = self._now.view, self._now.view.plan.edited(edits)
+        said = filter(is_said_with_media, view.snapshot[:upto])
+        seen = [each for each in said if plan.representation(each) == "verbatim"]
+        out = [each for each in seen if each.kind != "task" or upto == view.position]
+        return [*edits, *(stub_edit(each, without_media(each, view.rules(each.tool)), "cut") for each in out)]
 
     def _first_of_newest(self, keep: int) -> int:
         """Return the position of the first of the newest ``keep`` results that the model has seen."""
@@ -194,7 +195,8 @@ class Fitting:
         old, _ = editor.fold_sizes(view, edge)
         cleared: float = max(0, old - editor.trail.tokens(edge))
         # An entry that was expanded under a cover leaves the view with the next cover.
-        cleared += sum(shown.tokens for at, shown in view.plan.shown.items() if at < view.plan.start)
+        shown = view.plan.shown
+        cleared += sum(shown[at].tokens for at in shown if at < view.plan.start and isinstance(shown[at], ExpandEntry))
         covers = view.covered - view.restated_tokens(view.plan.start)
         cleared += max(0.0, min(covers - self._limit // 4, OLDER_SHARE * covers))
         if self._summary is not None:
@@ -202,7 +204,7 @@ class Fitting:
         foldable = edge if view.policy.summaries else 0
         stubs = [entry for entry in view.results if foldable <= entry.position < view.last_turn]
         for entry in stubs if view.policy.stubs else ():
-            short = entry.position < edge or self._is_large(entry.tokens) or entry.position in editor.superseded.newer
+            short = entry.position < edge or entry.tokens > self._large or entry.position in editor.superseded.newer
             cleared += entry.tokens if short else 0
         return cleared + sum(edit.was_tokens for edit in self._due if isinstance(edit, StubResult | RemoveResult))
 
@@ -225,9 +227,7 @@ def _describe_parts(view: ViewIndex, head: int, tokens: int) -> str:
 def _cut_newest(view: ViewIndex) -> list[Edit]:
     """Cut the newest results, which the model has not seen yet, and leave out their images and documents."""
     edits: list[Edit] = []
-    for entry in view.results:
-        if entry.position < view.last_turn:
-            continue
+    for entry in [each for each in view.results if each.position >= view.last_turn]:
         text, media = text_of(entry.content), media_in(entry)
         short = cut(text, _CUT_CHARS)
         if short is not None or media:

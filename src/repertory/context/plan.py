@@ -210,8 +210,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
                 case UnpinEntry():
                     pins.discard(edit.position)
                 case StubResult() | RemoveResult():
-                    if edit.position < start or edit.position in pins:
-                        why = "is covered" if edit.position < start else "is pinned"
+                    is_covered = edit.position < start and not any(edit.position in cover.kept for cover in covers)
+                    if is_covered or edit.position in pins:
+                        why = "is covered" if is_covered else "is pinned"
                         raise ContextError(f"cannot apply {type(edit).__name__} to entry {edit.position}, which {why}")
                     shown[edit.position] = edit
                     if isinstance(edit, RemoveResult):

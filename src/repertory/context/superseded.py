@@ -80,5 +80,4 @@ def _is_range(value: object) -> bool:
 
 def _contains_lines(text: str, older: Entry) -> bool:
     """Whether a text has all lines of a result, except the first and last, in which tools say what range they show."""
-    present = set(text.splitlines())
-    return all(line in present for line in text_of(older.content).splitlines()[1:-1])
+    return set(text_of(older.content).splitlines()[1:-1]) <= set(text.splitlines())

@@ -36,7 +36,7 @@ _TOO_LONG = re.compile(
     r"|exceed(?:s|ed)? (?:[\w']+ ){0,3}(?:context|token limit)|(?:longer|greater|more) than (?:[\w']+ ){0,3}context"
     r"|max(?:imum)? (?:context|prompt|model|allowed input) length|max_model_len|model context window is \d"
     r"|token count\b.{0,40} exceeds the |reduce the length of the|range of input length"
-    r"|too (?:many images|much media)|many-images? requests|at most \d+ image"  # what is oldest in view goes first
+    r"|too (?:many images|much media)|many-images? requests|at most \d+ image|\d+ PDF pages"  # the oldest leaves view
 )
 # Anthropic, Gemini, vLLM, llama.cpp; a damaged file, or one with a password, has the right first bytes.
 _MEDIA = re.compile(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -12,6 +12,9 @@ from repertory._json_text import canonical_json
 from repertory.llm.messages import Block, decode_block, encode_block
 from repertory.record.journal import Journal
 from repertory.record.records import ContentStored
+
+_UNREAD: Final = 7 * 86_400.0
+"""Seconds after the end of a run's tree. The entry of a message that was read has it all; another may be read later."""
 
 
 def attach(
@@ -29,9 +32,15 @@ def attach(
     """
     body = canonical_json(journal.redact([encode_block(block) for block in blocks])).decode()
     digest = hashlib.blake2b(f"{name}\0{body}".encode(), digest_size=8).hexdigest()
-    content_id = f"{kind}-{digest}"
     return ContentStored(
-        content_id=content_id, run_id=run_id, source_type=kind, source=name, body=body, format="json", at=at
+        content_id=f"{kind}-{digest}",
+        run_id=run_id,
+        source_type=kind,
+        source=name,
+        body=body,
+        format="json",
+        at=at,
+        retention=_UNREAD if kind == "said" else None,
     )
 
 

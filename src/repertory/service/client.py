@@ -199,8 +199,7 @@ class ServiceClient:
 
     async def start(self, agent: str, task: str, *, root: str | None = None, attachments: Sequence[Media] = ()) -> str:
         """Start a run; returns its id once it is durable."""
-        body = {"agent": agent, "task": task, "attachments": list(map(_given, attachments))}
-        body |= {} if root is None else {"root": root}
+        body = {"agent": agent, "task": task, **_given_all(attachments)} | ({} if root is None else {"root": root})
         return await self._begin("/runs", body)
 
     async def _begin(self, path: str, body: Mapping[str, Any]) -> str:
@@ -210,7 +209,7 @@ class ServiceClient:
 
     async def send(self, run_id: str, text: str, *, attachments: Sequence[Media] = ()) -> None:
         """Send a message to a run; it is durable afterwards."""
-        body = {"text": text, "attachments": list(map(_given, attachments))}
+        body = {"text": text, **_given_all(attachments)}
         lost = f"; the message may have come all the same: repertory logs {run_id}{self._where} shows it"
         await self._ask("POST", f"/runs/{_part(run_id)}/messages", Accepted, body, lost=lost)
 
@@ -307,6 +306,10 @@ class ServiceClient:
                         yield event.data
         except (httpx2.HTTPError, OSError, TimeoutError) as error:
             raise _unreachable(self.place, error) from error
+
+
+def _given_all(attachments: Sequence[Media]) -> Json:
+    return {"attachments": list(map(_given, attachments))} if attachments else {}
 
 
 def _given(block: Media) -> Json:

@@ -322,6 +322,7 @@ class Control:
             await carry_out(run, verb, body)
             if verb == "pause":
                 await self.journal.write(())  # on record before it is acknowledged
+                self.deliveries.notify()
         except RunError:  # it may have ended since it was found, at another machine before its turn came
             if not await was_answered(self.journal, run.id, verb, **body):
                 raise
@@ -345,6 +346,7 @@ class Control:
             if run is not None:
                 await carry_out(run, "resume", {})
                 await self.journal.write(())
+                self.deliveries.notify()
                 return
             row = await self.journal.read_run(run_id)
             if row.state == "done":

@@ -190,6 +190,24 @@ def media_in(entry: Entry) -> str:
     return ", ".join(counted(counts[kind], kind) for kind in kinds)
 
 
+def is_said_with_media(entry: Entry) -> bool:
+    """Whether somebody said it, with images or documents."""
+    return entry.role == "user" and entry.tool_call_id is None and media_in(entry) != ""
+
+
+def without_media(entry: Entry, rules: ResultRules | None = None) -> str:
+    """Return the text of an entry with a note that its images and documents are left out.
+
+    Args:
+        entry: The entry.
+        rules: Say whether they can be retrieved, if there is no room for them; None if they cannot be read.
+    """
+    why = "it could not be read, or something beside it"
+    if rules is not None:
+        why = f"there was no room{retrieval_note(entry, rules)}"
+    return f"{text_of(entry.content)}\n[without {media_in(entry)}: {why}]".lstrip()
+
+
 def failed(entry: Entry) -> bool:
     """Whether a result reports that its call failed."""
     return any(isinstance(block, ToolResult) and block.is_error for block in entry.content)

@@ -316,7 +316,7 @@ async def _contents(journal: Journal, origin: str, end: int) -> list[tuple[int, 
     """The contents that a tree had stored by then, with their numbers; a copy is read under the same citation."""
     copies: dict[str, tuple[int, Record]] = {}
     for number, content in await journal.read_records(ContentStored, origin, below=True):
-        if number < end:
+        if number < end and content.source_type != "said":  # the entry of a message has what came with it
             if content.run_id != origin and not content.body and content.length:  # the body is in a sub-agent's ledger
                 content = await journal.read_content(content.content_id, root=content.run_id) or content  # noqa: PLW2901
             copies[content.content_id] = number, content

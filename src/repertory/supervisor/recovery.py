@@ -72,7 +72,7 @@ async def read_back(
     for _, record in await journal.read_events(live.run_id, types=_NEEDED):
         if record.type == SAID:
             message_id = record.body["message_id"]
-            said = Said(record.body["text"], record.body["sender"], record.body["attached"])
+            said = Said(record.body["text"], record.body["sender"], record.body.get("attached", ""))
             live.inbox.put(message_id, said, read=message_id in heard)
         elif record.type == TRACED:
             live.trace.earlier = record.body

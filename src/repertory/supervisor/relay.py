@@ -89,7 +89,7 @@ class RemoteRun:
         check_text("a message", text)
         blocks = [encode_block(block) for block in check_attachments(attachments, to="a message")]
         message_id = checked_id(message_id)
-        body = {"text": text, "attachments": blocks, "message_id": message_id}
+        body = {"text": text, "message_id": message_id, **({"attachments": blocks} if blocks else {})}
         await self._ask("send", body, f"{self.id}/{message_id}")
 
     async def stop(self) -> None:
@@ -225,6 +225,7 @@ async def _serve(runtime: Runtime, commands: Commands, command: Command) -> None
             if "attachments" in body:
                 body["attachments"] = decode_content(body["attachments"])
             await carry_out(Run(live, runtime), command.verb, body)
+            await live.shared.journal.write(())  # on record before it is acknowledged
     except RepertoryError as error:
         if isinstance(error, JournalError) and not isinstance(error, RecordRefused | JournalUnreadable):
             raise  # the journal may work again when the command is retried

@@ -201,7 +201,10 @@ class Runtime:
         if live is not None:
             return live
         if row is not None:
-            return await self.continue_run(row, agent, ended=ended, parent=parent, context=context)
+            live = await self.continue_run(row, agent, ended=ended, parent=parent, context=context)
+            if parent is None and row.state == "paused":  # nobody resumed it
+                self.pause(live)
+            return live
         if parent is None and await self._journal.was_removed(started.run_id):
             raise RunExists(f"run {started.run_id} was there and has been removed; give the new run another id")
         return await self.begin(

@@ -81,9 +81,10 @@ class Supervisor:
         """Start a run, or queue it if there is no room. Once this returns, the run is durable: a crash cannot lose it.
 
         With a ``run_id`` the call is safe to repeat: concurrently, later, or after a restart. There is only one run
-        with this id, and every call returns it. A run that a crash interrupted is continued, and one that has ended
-        stays as it is; what is recorded with the run comes from the first call. A cancelled call has either started
-        the run (``run`` finds it) or done nothing; see ``docs/semantics.md``.
+        with this id, and every call returns it. A run that a crash interrupted is continued, one that is paused stays
+        so, and one that has ended stays as it is; what is recorded with the run, and what is attached to its task,
+        comes from the first call. A cancelled call has either started the run (``run`` finds it) or done nothing; see
+        ``docs/semantics.md``.
 
         Args:
             agent: The agent to run.

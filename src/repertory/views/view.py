@@ -14,9 +14,9 @@ import msgspec
 from repertory._error_texts import name_error
 from repertory._json_text import canonical_json
 from repertory.actors import ActorRef
-from repertory.context import Decision, Planner, Projector, apply, decode_decision
+from repertory.context import ContextPolicy, Decision, Planner, Projector, apply, decode_decision
 from repertory.context.edits import stub_edit
-from repertory.context.plan import ExpandEntry
+from repertory.context.plan import ExpandEntry, StubResult
 from repertory.errors import ContextOverflow, MediaUnreadable, ModelError, PromptTooLong, ThinkingMismatch
 from repertory.llm.estimate import Calibration, estimate_tokens
 from repertory.llm.features import dropping_mismatched
@@ -31,7 +31,7 @@ from repertory.runs.accounting import plain_call
 from repertory.runs.events import IterationStarted, ModelAnswered, to_record
 from repertory.runs.fan_out import Head
 from repertory.runs.live import LiveRun
-from repertory.shortening.shaping import media_in
+from repertory.shortening.shaping import is_said_with_media, media_in, without_media
 from repertory.tools import Tool
 from repertory.views.answers import Answer
 from repertory.views.plan_edits import PlanEdits
@@ -44,7 +44,7 @@ _SMALLER = 0.75  # a refused prompt is sent again with at most this share of its
 _STRICT_TARGET = 7_500  # tokens (30 kB) that strict rhythm tries for first, whatever the refused prompt had
 _MAX_REFUSALS = 3
 _THINKING = frozenset[type]({Thinking, RedactedThinking})
-_UNREADABLE = "unreadable"  # the kind of the decision to go on without images and documents
+_LEFT_OUT = "left out"  # the kind of the decision to go on without images and documents
 _DROP_BLOCK = "drop-block"  # the kind of the decision to go on without thinking that no longer fits
 
 
@@ -402,6 +402,7 @@ class ContextView:
         if isinstance(error, PromptTooLong):
             self._refusals, self._refusal = self._refusals + 1, error
             if policy is not None:
+                self._leave_out(error, self._oldest_media(policy))
                 again, size = self._refusals <= _MAX_REFUSALS, self._calibration.real_tokens(shown.estimate)
                 limit, counted = self._limits.refused(size, str(error))
                 if self._limits.max_tokens < shown.request.max_tokens:
@@ -411,7 +412,7 @@ class ContextView:
                     most = int(self._calibration.real_tokens(shown.estimate) * _SMALLER)
                     self._targets = (min(most, _STRICT_TARGET), most) if policy.rhythm == "strict" else (most,)
         elif isinstance(error, MediaUnreadable):
-            again = self._leave_out_media(error)
+            again = self._leave_out(error, self._unread_media())
         elif isinstance(error, ThinkingMismatch):
             again = self._drop_mismatched(error)
         replied = ModelReplied(
@@ -436,26 +437,32 @@ class ContextView:
         self._make_planner()
         self._make_projector()
 
-    def _leave_out_media(self, error: MediaUnreadable) -> bool:
-        """Show no images and documents which the server has not accepted before; recorded.
+    @property
+    def _last_turn(self) -> int:
+        return max((entry.position for entry in self._entries if entry.role == "assistant"), default=-1)
 
-        They are in the newest results, or in earlier ones that were shown again.
-        """
-        turn = max((entry.position for entry in self._entries if entry.role == "assistant"), default=-1)
-        shown = self._live.plan.shown
-        new = [
-            entry
+    def _unread_media(self) -> list[StubResult]:
+        """Stubs for images and documents that the server has not accepted before: the newest, and those shown again."""
+        turn, shown = self._last_turn, self._live.plan.shown
+        return [
+            stub_edit(entry, without_media(entry), "cut")
             for entry in (self._entries if self._policy is not None else ())
             if (isinstance(shown[at], ExpandEntry) if (at := entry.position) in shown else at > turn)
             and media_in(entry)
         ]
-        if not new:
-            return False
-        note = "\n[without {}: it could not be read, or something beside it]"
-        texts = [(text_of(entry.content) + note.format(media_in(entry))).lstrip() for entry in new]
-        stubs = [stub_edit(entry, text, "cut") for entry, text in zip(new, texts, strict=True)]
-        self._edits.leave_out(_UNREADABLE, str(error), stubs, turn=turn)
-        return True
+
+    def _oldest_media(self, policy: ContextPolicy) -> list[StubResult]:
+        """Stubs for those that came with earlier messages; if that was not enough, with all; then with the task."""
+        plan, turn, count = self._live.plan, self._last_turn, self._refusals
+        said = [each for each in self._entries if is_said_with_media(each) and plan.representation(each) == "verbatim"]
+        out = [each for each in said if count > 2 or (each.kind != "task" and (count > 1 or each.position < turn))]
+        return [stub_edit(each, without_media(each, policy.rules(each.tool)), "cut") for each in out]
+
+    def _leave_out(self, error: ModelError, stubs: Sequence[StubResult]) -> bool:
+        """Show stubs from now on; recorded. Returns whether there are any."""
+        if stubs:
+            self._edits.leave_out(_LEFT_OUT, str(error), stubs, turn=self._last_turn)
+        return bool(stubs)
 
     def _drop_mismatched(self, error: ThinkingMismatch) -> bool:
         """From now on have the server drop the thinking that it refused; recorded, so it also holds after a restart."""
