@@ -25,7 +25,7 @@ from repertory.testing import ScriptedModel
 
 TEAM = Path(__file__).with_name("killed_team.py")
 WRITING = {"chat", "demo", "mcp", "run", "resume", "serve", "service", "stress", "torture"}
-WRITING |= {"up", "down", "reload", "start", "attach", "send", "pause", "stop", "kill", "approve", "deny"}
+WRITING |= {"up", "down", "reload", "start", "attach", "send", "pause", "stop", "kill", "approve", "deny", "give"}
 WRITING |= {"backup", "restore", "vacuum", "migrate"}
 WRITING |= {"fork", "rewind", "rm"}
 WRITING |= {"machines", "drain"}  # of PostgreSQL

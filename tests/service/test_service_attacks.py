@@ -190,8 +190,8 @@ def test_a_whole_address_is_a_target_too(short: Path, run_async: Any, target: by
          b"\r\n2\r\n{}\r\nzz\r\n", b"HTTP/1.1 400"),
         (b"POST /runs HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 99\r\n\r\n{}",
          b"HTTP/1.1 400"),
-        (b"POST /runs HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 9999999\r\n\r\n"
-         + b" " * 2_000_000, b"HTTP/1.1 413"),
+        (b"POST /runs/a/fork HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+         b"content-length: 9999999\r\n\r\n" + b" " * 2_000_000, b"HTTP/1.1 413"),
     ],
 )  # fmt: skip
 def test_who_asks_badly_reads_why(short: Path, run_async: Any, asked: bytes, answered: bytes) -> None:

@@ -26,7 +26,7 @@ from repertory.service.requests import (
     Redelivery,
     StartHeaders,
 )
-from repertory.service.routes import Operation, as_json, delete, post
+from repertory.service.routes import MAX_BODY, Operation, as_json, delete, post
 from repertory.service.views import Reloaded, Space, Started, WebhookAttempt, attempt_view
 from repertory.tools.media import Media, media_block
 from repertory.tools.threads import compute
@@ -54,7 +54,7 @@ class WriteOperations:
         run_id = await self._control.start(
             body.agent,
             body.task,
-            attachments=await _convert(_media, body.attachments, "the attachments"),
+            attachments=await _convert_attached(body.task, body.attachments),
             root=body.root,
             payload=body.payload,
             run_id=body.run_id,
@@ -66,7 +66,7 @@ class WriteOperations:
 
     async def send(self, run_id: str, *, body: NewMessage) -> None:
         """Send a message to a run; it is durable when the answer comes."""
-        attachments = await _convert(_media, body.attachments, "the attachments")
+        attachments = await _convert_attached(body.text, body.attachments)
         await self._control.send(run_id, body.text, attachments=attachments, message_id=body.message_id)
 
     async def stop(self, run_id: str) -> None:
@@ -157,6 +157,13 @@ async def _convert(make: Callable[[PartT], BlockT], parts: Sequence[PartT], what
         return await compute(lambda: [make(part) for part in parts], size=size)
     except ValueError as error:
         raise HTTPException(422, f"{what} cannot be shown to a model: {error}") from None
+
+
+async def _convert_attached(text: str, attachments: Sequence[GivenMedia]) -> list[Media]:
+    """Make what a model is shown of attachments; 413 if it is the text that needs so large a body."""
+    if len(text) > MAX_BODY:
+        raise HTTPException(413, f"the text is larger than {MAX_BODY} characters")
+    return await _convert(_media, attachments, "the attachments")
 
 
 _RUN: Final = "/runs/{run_id}"
