@@ -59,7 +59,7 @@ def counted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, RunSta
         async with rp.open_supervisor(path, model=answers(), alerts=alerts) as supervisor:
             run = await supervisor.spawn(agent, "Read.")
             await run.wait_result()
-            return path, run.id, run.statistics(), run.statistics(tree=True)
+        return path, run.id, run.statistics(), run.statistics(tree=True)  # a summary may have been under way
 
     return anyio.run(main)
 

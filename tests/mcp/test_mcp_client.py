@@ -248,7 +248,8 @@ def test_a_picture_that_no_model_can_be_shown_is_a_line_of_text() -> None:
     blocks += [types.AudioContent(data="bm9uZQ==", mime_type=shown[2]), types.ImageContent(data="=", mime_type="?")]
     output = tool_output(types.CallToolResult(content=blocks), server="tests")
     first, *others = output.text.split("\n")
-    assert first.startswith("[image of 6 bytes, which cannot be shown: media_type is 'image/png', but the data is none")
+    why = "media_type is 'image/png', but the data is of none of the types that are shown: image/png"
+    assert first.startswith(f"[image of 6 bytes, which cannot be shown: {why}")
     assert [line[:24] for line in others] == [
         "[image of 6 bytes, which",
         "[audio of 6 bytes, which",

@@ -109,7 +109,7 @@ def test_a_run_that_hangs_does_not_hold_up_the_end(short: Path, run_async: Any) 
         gate = Gate(answer_after=1)
         async with running(short, gate.model) as (said, http):
             assert "--resume continues it" in await said.wait_for(f"unfinished: {run_id}")
-            assert await state_of(http, run_id, "interrupted") == "interrupted"
+            assert await state_of(http, run_id, "paused") == "interrupted"
         assert gate.calls == 0
         async with running(short, gate.model, resume=True) as (said, http):
             await said.wait_for(f"resumed: {run_id}")
@@ -167,7 +167,7 @@ def test_what_was_paused_stays_paused(short: Path, run_async: Any) -> None:
         gate = Gate(answer_after=0)
         async with running(short, gate.model, resume=True, end=signal.SIGINT) as (said, http):
             await said.wait_for(f"paused: {run_id}")
-            assert await state_of(http, run_id, "interrupted")
+            assert await state_of(http, run_id, "paused")
             assert gate.calls == 0
             await http.post(f"/runs/{run_id}/resume")
             await state_of(http, run_id, "done")
