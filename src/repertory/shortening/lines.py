@@ -193,7 +193,7 @@ def readable_part(text: str, *, strings: bool = False) -> str:
         end = text.rfind("\n", end - LONG_LINE, end) + 1 or end
         start = text.find("\n", start, start + LONG_LINE) + 1 or start
         text = f"{text[:end]}\n{text[start:]}"
-    text = _read_strings(text) if strings else text
+    text = _read_strings(text) if strings and "\\" in text else text
     text = _CONTROL_SEQUENCE.sub("", text) if "\x1b" in text else text
     if "\r" not in text or "\n" not in text.strip():  # some old files end their lines with carriage returns alone
         return text
@@ -202,8 +202,6 @@ def readable_part(text: str, *, strings: bool = False) -> str:
 
 def _read_strings(text: str) -> str:
     """Return a text in which the long strings in long lines of JSON are what they say: text, or JSON again."""
-    if "\\" not in text:
-        return text
     return "\n".join(
         _STRING.sub(_read_string, line) if len(line) > LONG_LINE and line.lstrip().startswith(("{", "[", '"')) else line
         for line in text.split("\n")
@@ -227,7 +225,8 @@ def source_lines(text: str) -> list[str]:
     read = readable_part(text, strings=True)
     plain = _without_gutters(read)
     lines: dict[str, str] = {}
-    for raw in dict.fromkeys(join_records(plain.splitlines()) if plain == read else plain.splitlines()):
+    has_records = plain == read and ("{\n" in plain or "[\n" in plain)
+    for raw in dict.fromkeys(join_records(plain.splitlines()) if has_records else plain.splitlines()):
         whole = raw.rstrip()
         if len(whole) <= LONG_LINE:
             lines.setdefault(whole.lstrip(), whole)
@@ -245,7 +244,8 @@ def has_long_lines(text: str) -> bool:
 
 def looks_like_file(text: str) -> bool:
     """Whether a text seems to be from a file that the agent may want to edit: its lines are numbered, or it is code."""
-    text = _read_strings(text[:LOOKED_AT]).rpartition("\n")[0]  # the last line may be cut
+    text = text[:LOOKED_AT]
+    text = (_read_strings(text) if "\\" in text else text).rpartition("\n")[0]  # the last line may be cut
     numbers = [int(found[1]) for found in _NUMBERED.finditer(f"\n{text}")]
     if 2 * len(numbers) > text.count("\n") + 1 and all(starmap(_is_next, pairwise(numbers))):
         return True  # matches of a search are numbered too, but not consecutively
