@@ -109,7 +109,7 @@ def test_a_run_that_hangs_does_not_hold_up_the_end(short: Path, run_async: Any) 
         gate = Gate(answer_after=1)
         async with running(short, gate.model) as (said, http):
             assert "--resume continues it" in await said.wait_for(f"unfinished: {run_id}")
-            assert await state_of(http, run_id, "paused") == "interrupted"
+            assert await state_of(http, run_id, "interrupted") == "interrupted"
         assert gate.calls == 0
         async with running(short, gate.model, resume=True) as (said, http):
             await said.wait_for(f"resumed: {run_id}")
