@@ -205,7 +205,7 @@ async def was_given(journal: Journal, run_id: str, call_id: str, result: object,
     """
     known = await _recorded(journal, run_id, ResultGiven, call_id)
     for event in known:
-        plain, stored = _kept(journal, event.run_id, call_id, result, is_error=is_error, at=event.at)
+        plain, stored = await _kept(journal, event.run_id, call_id, result, is_error=is_error, at=event.at)
         if _is_same(event, plain, stored, is_error=is_error):
             return True
     if known:
@@ -237,7 +237,9 @@ async def give_result(live: LiveRun, call_id: str, result: object, *, is_error: 
     awaited, known = waits.awaited.get(call_id), waits.given.get(call_id)
     if awaited is None and known is None and call_id not in waits.making:
         raise RunError(f"no call {show(call_id)} of run {live.run_id} waits for a result; run.waiting() lists those")
-    result, stored = _kept(live.shared.journal, live.run_id, call_id, result, is_error=is_error, at=live.shared.clock())
+    journal, at = live.shared.journal, live.shared.clock()
+    result, stored = await _kept(journal, live.run_id, call_id, result, is_error=is_error, at=at)
+    awaited, known = waits.awaited.get(call_id), waits.given.get(call_id)  # it may have been given another meanwhile
     if known is not None:
         if not _is_same(known, result, stored, is_error=is_error):
             raise RunError(f"call {call_id} of run {live.run_id} was given another result already")
@@ -251,7 +253,7 @@ async def give_result(live: LiveRun, call_id: str, result: object, *, is_error: 
     await waits.durable(known)
 
 
-def _kept(
+async def _kept(
     journal: Journal, run_id: str, call_id: str, result: object, *, is_error: bool, at: float
 ) -> tuple[object, ContentStored | None]:
     """A result as it is recorded: text or JSON; or None, and what is stored.
@@ -261,7 +263,7 @@ def _kept(
     """
     blocks = blocks_of(result)
     if blocks is not None:
-        return None, _stored(journal, run_id, call_id, blocks, is_error=is_error, at=at)
+        return None, await _stored(journal, run_id, call_id, blocks, is_error=is_error, at=at)
     try:
         plain = journal.redact(json.loads(json_text(result)))
         to_output(plain, name="the result", cap=None)
@@ -275,7 +277,7 @@ def _is_same(known: ResultGiven, result: object, stored: ContentStored | None, *
     return (known.result, known.content_id, known.is_error) == (result, content_id, is_error)
 
 
-def _stored(
+async def _stored(
     journal: Journal, run_id: str, call_id: str, blocks: Sequence[Text | Image | RawBlock], *, is_error: bool, at: float
 ) -> ContentStored:
     """Images and documents as stored content, so that no event has to contain them.
@@ -288,7 +290,7 @@ def _stored(
         raise ConfigurationError(f"the result of call {call_id} cannot be shown to a model: {refusals[0]}")
     if is_error and not all(isinstance(block, Text) for block in blocks):
         raise ConfigurationError(f"the result of call {call_id} says why it failed, which takes text alone")
-    return attach(journal, run_id, "given", call_id, blocks, at=at)
+    return await attach(journal, run_id, "given", call_id, blocks, at=at)
 
 
 async def _wait_until_asked(live: LiveRun, call_id: str, *, checkable: bool) -> None:

@@ -12,12 +12,14 @@ from repertory._json_text import canonical_json
 from repertory.llm.messages import Block, decode_block, encode_block
 from repertory.record.journal import Journal
 from repertory.record.records import ContentStored
+from repertory.tools.media import base64_of
+from repertory.tools.threads import compute
 
 _UNREAD: Final = 7 * 86_400.0
 """Seconds after the end of a run's tree. The entry of a message that was read has it all; another may be read later."""
 
 
-def attach(
+async def attach(
     journal: Journal, run_id: str, kind: Literal["given", "said"], name: str, blocks: Sequence[Block], *, at: float
 ) -> ContentStored:
     """Make the record of blocks under an id that follows from them.
@@ -30,18 +32,23 @@ def attach(
         blocks: Texts, images and documents. Their id is the same in each run, so that a fork knows them again.
         at: Seconds since 1970.
     """
-    body = canonical_json(journal.redact([encode_block(block) for block in blocks])).decode()
-    digest = hashlib.blake2b(f"{name}\0{body}".encode(), digest_size=8).hexdigest()
-    return ContentStored(
-        content_id=f"{kind}-{digest}",
-        run_id=run_id,
-        source_type=kind,
-        source=name,
-        body=body,
-        format="json",
-        at=at,
-        retention=_UNREAD if kind == "said" else None,
-    )
+
+    def store() -> ContentStored:
+        body = canonical_json(journal.redact(encoded)).decode()
+        digest = hashlib.blake2b(f"{name}\0{body}".encode(), digest_size=8).hexdigest()
+        return ContentStored(
+            content_id=f"{kind}-{digest}",
+            run_id=run_id,
+            source_type=kind,
+            source=name,
+            body=body,
+            format="json",
+            at=at,
+            retention=_UNREAD if kind == "said" else None,
+        )
+
+    encoded = [encode_block(block) for block in blocks]
+    return await compute(store, size=sum(len(base64_of(block)) for block in blocks))
 
 
 async def read_attached(journal: Journal, run_id: str, content_id: str) -> tuple[Block, ...] | None:

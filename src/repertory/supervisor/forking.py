@@ -207,6 +207,7 @@ async def fork_records(journal: Journal, row: RunRow, wanted: Fork, *, new_id: s
 
     Raises:
         RunError: There is no such iteration, or it is not complete yet.
+        RunNotFound: The run whose record has the iteration was removed meanwhile.
         RunExists: A run with this id was removed.
     """
     if await journal.was_removed(new_id):
@@ -258,6 +259,8 @@ async def fork_records(journal: Journal, row: RunRow, wanted: Fork, *, new_id: s
         copied += await journal.read_records(kind, past.run_id)
     copied += await journal.read_events(past.run_id, types=[RESULT_SUMMARIZED])
     copied += await _contents(journal, past.run_id, end)
+    if await journal.was_removed(past.run_id):  # what was read may be incomplete
+        raise RunNotFound(f"run {past.run_id} was removed while it was forked")
     # In their order, by which a fork of the fork finds what belongs to which iteration.
     copied = sorted([each for each in copied if each[0] < end], key=itemgetter(0))
     records += [msgspec.structs.replace(record, run_id=new_id) for _, record in copied]

@@ -83,8 +83,9 @@ async def read_back(
     for message_id, entry in heard.items():
         if message_id not in live.inbox:  # the run that this one was forked from was sent it
             blocks = [block for block in entry.content if is_media(block)]
-            came = attach(journal, live.run_id, "said", message_id, blocks, at=0.0).content_id if blocks else ""
-            live.inbox.put(message_id, Said(text_of(entry.content), attached=came), read=True)
+            came = await attach(journal, live.run_id, "said", message_id, blocks, at=0.0) if blocks else None
+            said = Said(text_of(entry.content), attached=came.content_id if came else "")
+            live.inbox.put(message_id, said, read=True)
     return live
 
 

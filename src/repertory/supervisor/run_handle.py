@@ -377,7 +377,7 @@ class Run(Generic[ResultT]):
         journal = self._live.shared.journal
         said = Said(journal.redact(text))  # as it will be read back, to recognize a repeated message
         if blocks:
-            stored = attach(journal, self.id, "said", message_id, blocks, at=self._live.shared.clock())
+            stored = await attach(journal, self.id, "said", message_id, blocks, at=self._live.shared.clock())
             said = Said(said.text, attached=stored.content_id, stored=stored)
         await anyio.lowlevel.checkpoint()
         await say(self._runtime, self._live, message_id, said, again=again)

@@ -80,7 +80,7 @@ def check_attachments(value: object, *, to: str) -> tuple[Media, ...]:
         if refusal := too_large(block):
             raise ConfigurationError(f"the attachments of {to} cannot be shown to a model: {refusal}")
         blocks.append(block)
-    if (size := sum(len(_data_of(block)) for block in blocks)) > MOST_DOCUMENT:
+    if (size := sum(len(base64_of(block)) for block in blocks)) > MOST_DOCUMENT:
         most = MOST_DOCUMENT * 3 // 4
         raise ConfigurationError(
             f"the attachments of {to} have {size * 3 // 4:,} bytes; a request has room for {most:,}"
@@ -90,7 +90,7 @@ def check_attachments(value: object, *, to: str) -> tuple[Media, ...]:
 
 def too_large(block: Media) -> str:
     """Why the API would refuse a block because of its size; "" if it would not, or if that is unknown."""
-    data = _data_of(block)
+    data = base64_of(block)
     most = MOST_IMAGE if isinstance(block, Image) else MOST_DOCUMENT
     what = "image" if isinstance(block, Image) else "document"
     if len(data) > most:
@@ -101,10 +101,10 @@ def too_large(block: Media) -> str:
     return ""
 
 
-def _data_of(block: Media) -> str:
-    """The base64 in an image or a document; "" if it is elsewhere."""
-    source = block.source if isinstance(block, Image) else block.raw.get("source")
-    data = source.get("data") if isinstance(source, dict) and is_media(block) else None
+def base64_of(block: Block) -> str:
+    """The base64 in an image or a document; "" if it is elsewhere, or if it is another block."""
+    source = block.source if isinstance(block, Image) else block.raw.get("source") if is_media(block) else None
+    data = source.get("data") if isinstance(source, dict) else None
     return data if isinstance(data, str) else ""
 
 
