@@ -103,7 +103,11 @@ def too_large(block: Media) -> str:
 
 def base64_of(block: Block) -> str:
     """The base64 in an image or a document; "" if it is elsewhere, or if it is another block."""
-    source = block.source if isinstance(block, Image) else block.raw.get("source") if is_media(block) else None
+    source: object = None
+    if isinstance(block, Image):
+        source = block.source
+    elif isinstance(block, RawBlock) and is_document(block):
+        source = block.raw.get("source")
     data = source.get("data") if isinstance(source, dict) else None
     return data if isinstance(data, str) else ""
 
