@@ -168,7 +168,15 @@ class ModelRequestRejected(ModelError):
 
 
 class PromptTooLong(ModelRequestRejected):
-    """The request is larger than the model's window; send a strictly smaller one."""
+    """The request is larger than the model's window; send a strictly smaller one.
+
+    Attributes:
+        media: Whether it has too many images or documents, or too large ones for so many: no limit on tokens was met.
+    """
+
+    def __init__(self, message: str, *, media: bool = False) -> None:
+        super().__init__(message)
+        self.media = media
 
 
 class MediaUnreadable(ModelRequestRejected):

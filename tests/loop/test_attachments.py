@@ -170,6 +170,26 @@ def test_a_chat_goes_on_with_more_images_than_a_request_may_have(run_async: RunA
     assert f"And at number 0?\n{note.format(4 if kept else 1)}" in words
 
 
+def test_too_many_images_say_nothing_of_how_long_a_prompt_may_be(run_async: RunAsync) -> None:
+    """The images leave view; the words, which need more than three quarters of the refused prompt, stay."""
+    most = 10
+
+    def look(request: ModelRequest) -> str:
+        images = sum(isinstance(block, Image) for content in said(request) for block in content)
+        if images > most:
+            raise PromptTooLong(f"too many images and documents: {images} + 0 > {most}", media=True)
+        return "done"
+
+    async def main() -> None:
+        async with rp.open_supervisor(model=FunctionModel(look)) as supervisor:
+            run = await supervisor.spawn(CLERK, "word " * 90_000)
+            await run.wait_result()
+            for number in range(5):
+                assert await run.ask(f"And number {number}?", attachments=[PICTURE] * 3) == "done"
+
+    run_async(main)
+
+
 @pytest.mark.parametrize(
     ("attachments", "message"),
     [

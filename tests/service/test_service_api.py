@@ -260,6 +260,7 @@ MISTAKES: list[tuple[str, str, bytes, int, str]] = [
     ("POST", "/runs/x/calls/c/result", b'{"result":%b%b}' % (b"[" * 127, b"]" * 127), 404, "no run"),
     ("POST", "/runs", b'{"agent": "clerk", "task": "' + b"x" * 2**20 + b'y"}', 413, "1048576 characters"),
     ("POST", "/runs/a/fork", b'{"text": "' + b"x" * 2**20 + b'"}', 413, "1048576 bytes"),
+    ("POST", "/runs", b'{"payload": [' + b"{}," * 2**20 + b"1]}", 413, "1048576 brackets and commas"),
     ("POST", "/runs/x/stop", b'{"now": true}', 400, "unknown field `now`"),
     ("GET", "/runs?limit=-1", b"", 400, "limit is '-1'; expected `int` >= 0"),
     ("GET", "/events?after=0x3", b"", 400, "after is '0x3'; expected `int`"),

@@ -300,6 +300,52 @@ async def test_a_run_can_be_paused_and_stopped() -> None:
             await run.wait_result()
 
 
+async def test_a_paused_run_makes_no_call_in_the_next_process(tmp_path: Path) -> None:
+    """Not even one that its last turn asks for: those are made once it is resumed, and by no run that is stopped."""
+    called: list[str] = []
+
+    @rp.tool
+    async def pay(bill: str) -> str:
+        """Pay a bill."""
+        called.append(bill)
+        if len(called) == 1:
+            begun.set()
+            await trio.sleep_forever()
+        return "paid"
+
+    def answer(request: ModelRequest) -> Any:
+        return "Done." if len(request.messages) > 1 else [call("pay", bill="gas"), call("pay", bill="water")]
+
+    begun, model = trio.Event(), FunctionModel(answer)
+    clerk = rp.Agent("clerk", tools=[pay], model=model, limits=rp.Limits(parallel_tools=1))
+
+    async def again(supervisor: rp.Supervisor) -> rp.Run[str]:
+        run = await supervisor.spawn(clerk, "Pay.", run_id="pay")
+        while (await supervisor.journal.read_events("pay"))[-1][1].body.get("state") != "paused":
+            await trio.testing.wait_all_tasks_blocked()
+        return run
+
+    async with rp.open_supervisor(tmp_path / "a.db", drain_timeout=0) as supervisor:
+        run = await supervisor.spawn(clerk, "Pay.", run_id="pay")
+        await begun.wait()
+        run.pause()
+    async with rp.open_supervisor(tmp_path / "a.db") as supervisor:
+        run = await again(supervisor)
+        run.stop()
+        with pytest.raises(rp.RepertoryError, match="was stopped"):
+            await run.wait_result()
+        assert called == ["gas"]
+    async with rp.open_supervisor(tmp_path / "a.db") as supervisor:
+        run = await supervisor.resume("pay", agent=clerk)
+        run.pause()
+    async with rp.open_supervisor(tmp_path / "a.db") as supervisor:
+        run = await again(supervisor)
+        assert called == ["gas"]
+        run.resume()
+        assert await run.wait_result() == "Done."
+    assert called == ["gas", "water"]  # whether gas was paid, nobody knows
+
+
 async def test_a_killed_run_ends_at_once() -> None:
     """A hanging model does not hold it up."""
 

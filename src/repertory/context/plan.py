@@ -198,9 +198,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         covers = _insert_covers(self.covers, [edit for edit in edits if isinstance(edit, CoverRange)])
         start = covers[-1].last + 1 if covers else 0
         thinking_from, held = self.thinking_from, 0
+        kept = {position for cover in covers for position in cover.kept}
         for position in [p for p in shown if p < start] if start > self.start else ():
             asked = position in pins and isinstance(shown[position], ExpandEntry)
-            if not asked and not any(position in cover.kept for cover in covers):  # what was said stays, without images
+            if not asked and position not in kept:  # what was said stays, without images
                 _forget(shown, removed, position)
         for edit in edits:
             match edit:
@@ -210,7 +211,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
                 case UnpinEntry():
                     pins.discard(edit.position)
                 case StubResult() | RemoveResult():
-                    is_covered = edit.position < start and not any(edit.position in cover.kept for cover in covers)
+                    is_covered = edit.position < start and edit.position not in kept
                     if is_covered or edit.position in pins:
                         why = "is covered" if is_covered else "is pinned"
                         raise ContextError(f"cannot apply {type(edit).__name__} to entry {edit.position}, which {why}")

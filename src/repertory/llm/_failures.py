@@ -36,7 +36,9 @@ _TOO_LONG = re.compile(
     r"|exceed(?:s|ed)? (?:[\w']+ ){0,3}(?:context|token limit)|(?:longer|greater|more) than (?:[\w']+ ){0,3}context"
     r"|max(?:imum)? (?:context|prompt|model|allowed input) length|max_model_len|model context window is \d"
     r"|token count\b.{0,40} exceeds the |reduce the length of the|range of input length"
-    r"|too (?:many images|much media)|many-images? requests|at most \d+ image|\d+ PDF pages"  # the oldest leaves view
+)
+_TOO_MUCH_MEDIA = re.compile(
+    r"(?i)too (?:many images|much media)|many-images? requests|at most \d+ image|\d+ PDF pages"
 )
 # Anthropic, Gemini, vLLM, llama.cpp; a damaged file, or one with a password, has the right first bytes.
 _MEDIA = re.compile(
@@ -111,9 +113,10 @@ def from_status(place: Place, status: int, body: Any, headers: Mapping[str, str]
 
 
 def _classify(place: Place, status: int, message: str, fact: str) -> tuple[ModelError, bool]:
-    if _TOO_LONG.search(message) or status == 413:
+    media = _TOO_MUCH_MEDIA.search(message) is not None
+    if media or _TOO_LONG.search(message) or status == 413:
         fits = f"the prompt does not fit model {place.model!r}: {fact}; send a strictly smaller one"
-        return PromptTooLong(fits), False
+        return PromptTooLong(fits, media=media), False
     if _MEDIA.search(message):
         return MediaUnreadable(f"an image or a document cannot be read: {fact}; send it without"), False
     if status == 400 and _THINKING.search(message):

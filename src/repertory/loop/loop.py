@@ -128,6 +128,9 @@ class Loop:
         waits, changed = self._live.waits.newest, self._live.agent_changed
         interrupted = sum(call.is_interrupted and call.use.id not in waits for call in calls)
         self._live.publish(RunResumed, entries=len(snapshot), interrupted_calls=interrupted, agent_changed=changed)
+        await self._wait_while_paused()
+        if self._live.desired_state != "go":
+            return  # the calls stay open
         await self._caller.run(calls, iteration)
         if changed and self._form is not None and self._form.is_outdated(self._ledger.snapshot()):
             await self._say("system", _OTHER_FORM)
@@ -135,13 +138,7 @@ class Loop:
     async def _should_continue(self) -> bool:
         """Between iterations, wait while paused and read new messages; returns whether to continue."""
         live = self._live
-        if live.desired_state == "pause":
-            live.answered(refused=True)  # others must not wait for a first call that is not made now
-            await live.enter("paused").wait()
-            while live.desired_state == "pause":
-                await live.wait_for_change()
-            if live.desired_state == "go":
-                await live.enter("running").wait()
+        await self._wait_while_paused()
         if live.desired_state in ("stop", "close"):
             return False
         if live.inbox.has_unread and not self._paused_by_server():  # its tools' results come first
@@ -154,6 +151,16 @@ class Loop:
             live.asked = last_asked(self._ledger.snapshot())
             live.wake()  # whoever waits for the answer to an earlier message
         return True
+
+    async def _wait_while_paused(self) -> None:
+        live = self._live
+        if live.desired_state == "pause":
+            live.answered(refused=True)  # others must not wait for a first call that is not made now
+            await live.enter("paused").wait()
+            while live.desired_state == "pause":
+                await live.wait_for_change()
+            if live.desired_state == "go":
+                await live.enter("running").wait()
 
     async def _read_attachments(self) -> dict[str, Sequence[Block]]:
         """What was sent with the messages that are read next."""

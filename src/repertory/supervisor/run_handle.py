@@ -469,7 +469,8 @@ class Run(Generic[ResultT]):
     def pause(self) -> None:
         """Pause the run at its next boundary until ``resume``; a queued run leaves the queue.
 
-        On record it is paused from now on, so the next process keeps it paused, too.
+        The record says so as soon as it is on the disk, and from then on the next process keeps it paused, too; but not
+        a sub-agent that was paused alone, if the run above it continues.
         """
         self._runtime.pause(self._here)
 

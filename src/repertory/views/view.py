@@ -401,9 +401,10 @@ class ContextView:
         policy, limit, counted, answer_limit, again = self._policy, 0, 0, 0, False
         if isinstance(error, PromptTooLong):
             self._refusals, self._refusal = self._refusals + 1, error
-            if policy is not None:
-                self._leave_out(error, self._oldest_media(policy))
-                again, size = self._refusals <= _MAX_REFUSALS, self._calibration.real_tokens(shown.estimate)
+            again = policy is not None and self._refusals <= _MAX_REFUSALS
+            left_out = policy is not None and self._leave_out(error, self._oldest_media(policy))
+            if policy is not None and not (left_out and error.media):
+                size = self._calibration.real_tokens(shown.estimate)
                 limit, counted = self._limits.refused(size, str(error))
                 if self._limits.max_tokens < shown.request.max_tokens:
                     answer_limit = self._limits.max_tokens
