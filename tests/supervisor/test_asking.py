@@ -230,6 +230,28 @@ async def test_a_question_to_a_killed_run_ends_with_it() -> None:
                 run.kill()
 
 
+async def test_a_model_is_not_told_of_an_ended_process_after_a_person_broke_its_tool_off() -> None:
+    """A stop button kills the run alone: what the model may conclude of the rest of the program must be true."""
+    held = anyio.Event()
+
+    @rp.tool
+    async def order(dish: str) -> None:
+        """Order a dish."""
+        held.set()
+        await anyio.sleep_forever()
+
+    model = ScriptedModel([call("order", dish="dal"), "I do not know whether it is ordered."])
+    async with rp.open_supervisor(model=model) as supervisor:
+        run = await supervisor.spawn(rp.Agent("guest", tools=[order]), "Order the dal.")
+        with anyio.fail_after(PATIENCE):
+            await held.wait()
+            run.kill()
+            await run.ask("Did you?")
+    told = said(model.requests[1])[-1]
+    assert told.startswith("[interrupted; effect unknown] The run was interrupted while this tool was running")
+    assert "process" not in told
+
+
 async def test_messages_that_come_together_as_a_run_is_killed_all_return_at_once() -> None:
     """The first continues the run; the others are delivered to it and do not wait for its next end."""
     asked, never = anyio.Event(), anyio.Event()

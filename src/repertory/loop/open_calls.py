@@ -13,11 +13,11 @@ from repertory.record.records import Effect, OutcomeStatus, ToolFinished, ToolIn
 from repertory.tools.repeats import arguments_digest
 
 INTERRUPTED = (
-    "[interrupted; effect unknown] The process ended while this tool was running, and it is not safe to run it "
-    "again unseen. It may have done all, part or nothing of its work: find out before you repeat it."
+    "[interrupted; effect unknown] The run was interrupted while this tool was running, and it is not safe to run "
+    "it again unseen. It may have done all, part or nothing of its work: find out before you repeat it."
 )
 NOT_REPEATED = (
-    "[interrupted; effect unknown] The process ended while this tool was running. It may have done all, part or "
+    "[interrupted; effect unknown] The run was interrupted while this tool was running. It may have done all, part or "
     "nothing of its work, and could not be run again: "
 )
 CLOSED = (
