@@ -105,7 +105,7 @@ def test_a_run_that_was_given_a_context_goes_on_only_with_one(tmp_path: Path, ru
             with pytest.raises(RunError):
                 await run.wait_result()
         async with rp.open_supervisor(path, durability="process") as supervisor:
-            with pytest.raises(ContextMissing, match=r"run r1 was given .* supervisor\.resume\(run_id, context=…\)"):
+            with pytest.raises(ContextMissing, match=r"run r1 was given .* hand it in again as context=…"):
                 await supervisor.resume("r1", agent=agent)
             with pytest.raises(RunError):
                 supervisor.run("r1")

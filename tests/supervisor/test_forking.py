@@ -203,8 +203,9 @@ async def test_what_cannot_be_forked_is_refused() -> None:
             await supervisor.fork("one", iteration=-1, agent=agent)
         with pytest.raises(ConfigurationError, match="some text"):
             await supervisor.fork("one", text=" ", agent=agent)
-        with pytest.raises(ConfigurationError, match="does not say where its agent"):
-            await supervisor.fork("one")
+        for continued in (supervisor.fork("one"), supervisor.rewind("one", 1), supervisor.resume("one")):
+            with pytest.raises(ConfigurationError, match="agent 'counter' is defined; hand it in as agent="):
+                await continued
         with pytest.raises(RunNotFound):
             await supervisor.fork("none", agent=agent)
         with pytest.raises(RunExists, match="no such fork"):

@@ -48,8 +48,8 @@ def agent_of(started: RunStarted, agent: Agent[Any] | None) -> Agent[Any]:
         return agent
     if not started.agent_ref:
         raise ConfigurationError(
-            f"run {started.run_id} does not say where its agent {started.agent!r} is defined; hand it in: "
-            "supervisor.resume(run_id, agent=…), or on the command line --agent module:name"
+            f"run {started.run_id} does not say where its agent {started.agent!r} is defined; hand it in as "
+            "agent=…, or on the command line as --agent module:name"
         )
     return load_agent(started.agent_ref, **started.options)
 

@@ -247,7 +247,7 @@ class Runtime:
         if row.state not in ended and parent is None and row.started.has_context and context is None:
             raise ContextMissing(
                 f"run {row.started.run_id} was given an application context, which is never recorded: hand it in "
-                "again, supervisor.resume(run_id, context=…), or on the command line --context module:name"
+                "again as context=…, or on the command line as --context module:name"
             )
         if parent is not None:
             memory = parent.memory.ref
