@@ -22,11 +22,14 @@ SURFACES = ["repertory", *(f"repertory.{room}" for room in ROOMS)]
 LISTS = [
     *SURFACES,
     "repertory.llm.features",
+    "repertory.llm.messages",
     "repertory.llm.model",
     "repertory.mcp.server",
     "repertory.runs.events",
     "repertory.runs.streaming",
     "repertory.testing.faults",
+    "repertory.tools.context",
+    "repertory.tools.media",
 ]  # modules that are public as they are
 HEAVY = ["anthropic", "aiosqlite", "structlog", "typer", "rich", "starlette", "trio"]
 

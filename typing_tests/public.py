@@ -12,10 +12,13 @@ import repertory as rp
 from repertory import llm, testing
 from repertory.actors import ActorContext, ActorRef, Request, handler, open_system
 from repertory.llm import ModelRequest, ModelResponse, StreamEvent, Usage
+from repertory.llm.messages import Image, RawBlock
 from repertory.memory import Item, ItemInfo
 from repertory.record import Entry, Journal, RunRow, Snapshot
 from repertory.runs.events import AnyEvent, ToolEnded
-from repertory.testing import FunctionModel, ScriptedModel, call
+from repertory.testing import Answer, FunctionModel, ScriptedModel, call
+from repertory.tools.context import GivenAnswer
+from repertory.tools.media import Media
 
 
 @rp.tool
@@ -64,6 +67,24 @@ async def called() -> None:
 def plain(word: str) -> str:
     """Taken as it is."""
     return word
+
+
+async def show(run: rp.Run, scans: Sequence[bytes]) -> str:
+    """What comes with a message is handed on."""
+    media: list[Media] = [rp.media_block(scan) for scan in scans]
+    return await run.ask("What is this?", attachments=media)
+
+
+def look(request: ModelRequest) -> Answer:
+    """A model that a test plays says what it is shown."""
+    shown = [block for message in request.messages for block in message.content if isinstance(block, Image | RawBlock)]
+    assert_type(shown, list[Image | RawBlock])
+    return f"{len(shown)} images and documents"
+
+
+async def answered() -> None:
+    """A test gives a tool the answer for which it asked."""
+    await rp.call_tool(bare, {"word": "x"}, context=rp.ToolContext(answer=GivenAnswer(value=3, state={})))
 
 
 class EchoModel:

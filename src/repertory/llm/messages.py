@@ -16,6 +16,8 @@ import msgspec
 
 from repertory._frozen import Frozen
 
+__all__ = ["Image", "RawBlock", "RedactedThinking"]
+
 Role: TypeAlias = Literal["user", "assistant"]
 Json: TypeAlias = dict[str, Any]
 

@@ -18,6 +18,8 @@ from repertory.record.records import ContentStored, Record
 from repertory.record.search import SearchHit
 from repertory.tools.threads import current_time
 
+__all__ = ["GivenAnswer"]
+
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
 

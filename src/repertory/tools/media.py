@@ -17,6 +17,8 @@ from repertory.errors import ConfigurationError
 from repertory.llm.estimate import count_pages
 from repertory.llm.messages import Block, Image, RawBlock, Text, is_document, is_media
 
+__all__ = ["Media"]
+
 # The API's limit on an image, which it counts in base64: "image exceeds 5 MB maximum: … bytes > 5242880 bytes".
 MOST_IMAGE: Final = 5 * 1024 * 1024
 # A request may have 32 MB (platform.claude.com/docs, PDF support); a quarter is left for everything else in it.
@@ -28,6 +30,7 @@ IMAGE_TYPES: Final = ("image/png", "image/jpeg", "image/gif", "image/webp")  # t
 PDF: Final = "application/pdf"
 
 Media: TypeAlias = Image | RawBlock
+"""What ``media_block`` makes, for annotations of functions that hand it on as an attachment."""
 BlockT = TypeVar("BlockT", bound=Block)
 
 
