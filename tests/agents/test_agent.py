@@ -22,6 +22,17 @@ def look() -> str:
     return ""
 
 
+class Shelf:
+    """A tool set."""
+
+    name = "shelf"
+    lifetime = "run"
+
+    def open(self) -> nullcontext[list[rp.Tool]]:
+        """Open it."""
+        return nullcontext([look])
+
+
 @pytest.mark.parametrize(
     ("definition", "words"),
     [
@@ -43,6 +54,8 @@ def look() -> str:
         ),
         ({"name": "a", "tools": [rp.context_tools()]}, r"tools\[0\] is \[<Tool .*; unpack it with \*"),
         ({"name": "a", "tools": [rp.memory_tools]}, r"tools\[0\] is <function memory_tools .*; call it, and list"),
+        ({"name": "a", "tools": [look, rp.Agent("b")]}, r"tools\[1\] is Agent\(name='b'\); list agents in team"),
+        ({"name": "a", "tools": [Shelf]}, r"tools\[0\] is <class '.*Shelf'>; make one of it, Shelf\(…\)"),
         ({"name": "a", "tools": look}, r"tools must be a list, got <Tool look>"),
         ({"name": "a", "tools": "look"}, "tools must be a list, got 'look'"),
         ({"name": "a", "team": ["b"]}, r"agent a: team\[0\] is 'b'; name an Agent"),

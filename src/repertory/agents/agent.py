@@ -338,7 +338,12 @@ def _check_members(where: str, members: Any, kind: Any, advice: str) -> None:
         raise ConfigurationError(f"{where} must be a list, got {repr(members)[:200]}")
     for index, member in enumerate(members):
         if isinstance(member, type) or not isinstance(member, kind):
-            how = how_to_list(member, advice)
+            if isinstance(member, Agent):
+                how = "list agents in team"
+            elif isinstance(member, type) and isinstance(member, kind):  # a protocol's members are there in a class too
+                how = f"make one of it, {member.__name__}(…)"
+            else:
+                how = how_to_list(member, advice)
             raise ConfigurationError(f"{where}[{index}] is {repr(member)[:200]}; {how}")
     names = [member.name for member in members]
     repeated = sorted({name for name in names if names.count(name) > 1})
