@@ -210,6 +210,8 @@ def test_the_command_line_decides_for_a_running_service(short: Path) -> None:
         assert ": not him\n" in told
         other_id = served.ask("POST", "/runs", {"agent": "orderer", "task": "Order."})["id"]
         wait_for_calls(served, 1)
+        assert "\norder waits for its result: the shop\n" in command("approvals", *at).stdout
+        assert "  order waits for its result: the shop\n" in command("logs", other_id, *at).stdout
         refused = command("approve", "c9", *at)
         assert refused.returncode == 1
         assert "call c9 waits for its result, not for its approval; repertory give answers it" in refused.stderr

@@ -21,7 +21,7 @@ from patience import PATIENCE, hear
 @pytest.fixture
 def served(short: Path) -> Iterator[Served]:
     """A service with agents that stand still until they are let go, and one that talks."""
-    names = ("payer", "walker", "talker")
+    names = ("payer", "walker", "talker", "orderer")
     served = Served(short, *(word for name in names for word in ("--agent", f"serve_agents:{name}")))
     served.hear("serving")
     yield served
@@ -120,6 +120,19 @@ def test_calls_that_wait_are_decided_where_somebody_is_attached(served: Served, 
     assert terminal.end() == 0
     answers = served.ask("GET", f"/runs/{run_id}")["result"].split(" | ")
     assert ["not him" in answer for answer in answers] == [number == asked[1] for number in range(3)]
+
+
+def test_what_a_call_waits_for_is_shown_with_how_to_give_it(served: Served, at_terminal: AtTerminal) -> None:
+    """To who was there when it began to wait, and to who comes later; a yes is none of its results."""
+    run_id = begin(served, "orderer")
+    terminal = at_terminal(served.folder, "attach", run_id, COLUMNS="100")
+    terminal.expect("[order waits for its result: the shop; repertory give c9 RESULT")
+    later = at_terminal(served.folder, "attach", run_id, COLUMNS="100")
+    later.expect("[order waits for its result: the shop; repertory give c9 RESULT")
+    later.type("y\r")
+    terminal.expect("> y")
+    assert about(served, "give", "c9", "two boxes").returncode == 0
+    assert "waits for its result" not in terminal.expect("[done]")
 
 
 def test_what_is_said_to_a_run_that_was_ended_answers_none_of_its_calls(

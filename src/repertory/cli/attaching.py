@@ -17,12 +17,12 @@ from repertory.cli.databases import at_option, need_run, open_source
 from repertory.cli.following import Scribe, check_there
 from repertory.cli.options import RUN, At
 from repertory.cli.output import one_line
-from repertory.cli.reading import asked_line
+from repertory.cli.reading import asked_line, awaited_line
 from repertory.cli.stopping import stopped_by_signals
 from repertory.errors import RepertoryError, RunError, ServiceGone
 from repertory.record import FINAL_STATES
 from repertory.runs import events
-from repertory.runs.waiting_calls import WaitingCall
+from repertory.runs.waiting_calls import WaitingCall, waiting_id
 from repertory.service.client import ServiceClient
 from repertory.service.views import EventView, RunDetail, RunView, event_of
 
@@ -87,6 +87,7 @@ class _Attached:
         self._typed_at = sys.stdin.isatty() and sys.stdout.isatty()
         self._said: list[str] = []  # typed here, and not yet seen among the events
         self._asked: dict[tuple[str, str], None] = {}  # runs and ids of calls that wait for a person, oldest first
+        self._awaited: set[tuple[str, str]] = set()  # the same of calls that wait for their result, once shown
         self._news = RepeatedEvent()  # the state of the run may have changed
         self._moved = RepeatedEvent()  # an event was shown
 
@@ -142,8 +143,12 @@ class _Attached:
         while True:
             seen = self._news.count
             for call in await self._client.waiting():
-                if call.kind == "approval" and self._scribe.is_ours(call):
+                if not self._scribe.is_ours(call):
+                    continue
+                if call.kind == "approval":
                     await self._ask(call)
+                else:
+                    await self._tell_awaited(call, call.call_id, call.reason)
             async with aclosing(self._client.stream(self._run_id)) as pieces:
                 await self.screen.show_text(pieces)
             await self.screen.end_line()
@@ -190,6 +195,8 @@ class _Attached:
                 self._news.set()
             elif isinstance(event, events.ApprovalRequested):
                 await self._ask(event)
+            elif isinstance(event, events.ResultAwaited):
+                await self._tell_awaited(event, waiting_id(event), event.note)
             elif isinstance(event, events.ApprovalDecided) and (view.run_id, event.call_id) in self._asked:
                 del self._asked[view.run_id, event.call_id]
                 how = "allowed" if event.allowed else "denied"
@@ -214,6 +221,13 @@ class _Attached:
         how = KEYS if self._typed_at else f"repertory approve {one_line(call.call_id)}"
         wanted = asked_line(call.tool, dict(call.arguments))
         await self.screen.remark(f"[{one_line(call.agent)} wants to call {wanted}; {how}]")
+
+    async def _tell_awaited(self, call: WaitingCall | events.ResultAwaited, call_id: str, note: str) -> None:
+        if (call.run_id, call_id) in self._awaited:
+            return
+        self._awaited.add((call.run_id, call_id))
+        what = awaited_line(call.tool, note, 2000)
+        await self.screen.remark(f"[{what}; repertory give {one_line(call_id)} RESULT{self._where}]")
 
     async def _type(self, everything: anyio.CancelScope) -> None:
         """Send each typed line; or decide the oldest call that waits with it, if it is an answer to that."""

@@ -16,7 +16,7 @@ import msgspec
 
 from repertory.cli import output
 from repertory.cli.output import one_line
-from repertory.cli.reading import asked_line, call_line
+from repertory.cli.reading import asked_line, awaited_line, call_line
 from repertory.cli.signals import at_last
 from repertory.errors import ConfigurationError, RunError
 from repertory.record.waiting import Waiter, wake_all
@@ -65,11 +65,16 @@ class Screen:
         return iteration <= self._iteration and self._text.strip().endswith(answer.strip())
 
     async def show_call(self, event: events.Event | None, root: str) -> None:
-        """Show a line for a tool call that starts; for a sub-agent with its name."""
-        if isinstance(event, events.ToolStarted):
-            name = "" if event.run_id == root else f"{event.agent}: "
-            line = call_line(event.tool, event.arguments)
-            await self.remark(output.one_line(f"· {name}{line}", max(20, output.console().width - 4)))
+        """Show a line for a tool call that starts, or that waits for its result; for a sub-agent with its name."""
+        match event:
+            case events.ToolStarted():
+                line = call_line(event.tool, event.arguments)
+            case events.ResultAwaited():
+                line = awaited_line(event.tool, event.note)
+            case _:
+                return
+        name = "" if event.run_id == root else f"{event.agent}: "
+        await self.remark(output.one_line(f"· {name}{line}", max(20, output.console().width - 4)))
 
     async def show(self, text: str) -> None:
         """Show a text that was not streamed."""

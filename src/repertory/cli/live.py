@@ -18,7 +18,7 @@ from repertory._counting import counted
 from repertory.cli import output
 from repertory.cli.options import Shown
 from repertory.cli.output import one_line, tokens
-from repertory.cli.reading import call_line
+from repertory.cli.reading import awaited_line, call_line
 from repertory.cli.runs import in_tree
 from repertory.cli.signals import drawn_on
 from repertory.runs import events, streaming
@@ -209,7 +209,7 @@ class Progress:
                 how = f"allowed{by}" if event.allowed else f"denied{by}: {event.reason}"
                 return one_line(f"{event.tool} is {how}", 200)
             case events.ResultAwaited():
-                return f"{one_line(event.tool)}: the result comes later"
+                return awaited_line(event.tool, event.note, 200)
             case events.ContextEdited():
                 self.counts["edits"] += 1
                 return f"view edited, {one_line(event.reason, 200)}"

@@ -233,6 +233,11 @@ def asked_line(tool: str, arguments: dict[str, Any]) -> str:
     return line if left <= 0 else f"{line[:_ASKED]}… ({counted(left, 'more character')}: repertory approvals shows all)"
 
 
+def awaited_line(tool: str, note: str, width: int = 0) -> str:
+    """A call that waits for its result, with what its tool says that it waits for."""
+    return one_line(f"{tool} waits for its result{f': {note}' if note else ''}", width)
+
+
 def _whole(blocks: list[dict[str, Any]]) -> str:
     """The whole text of an entry."""
     parts: list[str] = []

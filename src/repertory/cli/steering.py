@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from pathlib import Path
@@ -19,7 +20,7 @@ from repertory.cli.conversing import arguments_in, json_in, who_decides
 from repertory.cli.databases import ask_service, at_option, need_run, open_service, open_source
 from repertory.cli.options import ONE_RUN, At, argument, option
 from repertory.cli.output import one_line
-from repertory.cli.reading import call_line
+from repertory.cli.reading import awaited_line, call_line
 from repertory.errors import ConfigurationError, RunError, RunNotFound
 from repertory.record import open_journal
 from repertory.runs.waiting_calls import WaitingCall
@@ -218,7 +219,7 @@ async def approvals(*, at: At) -> Answer:
             left = "" if call.expires_at is None else f", {output.duration(max(call.expires_at - now, 0))} left"
             facts = one_line(f"has waited {age} for {call.kind}{left}: {call.agent}, {call.run_id}")
             # Shown whole: nobody should have to allow what they cannot see.
-            what = Text(call_line(call.tool, dict(call.arguments)), overflow="fold")
+            what = Text(_what_waits(call), overflow="fold")
             output.show(screen, Text.assemble((one_line(call.call_id), "bold"), (f"  {facts}", "dim")), what, "")
         if is_served:
             output.say("repertory approve CALL allows one, repertory deny CALL REASON denies it, and")
@@ -227,6 +228,14 @@ async def approvals(*, at: At) -> Answer:
             output.say("no service runs these: repertory resume RUN asks about them at a terminal")
 
     return Answer({"database": database, "waiting": waiting}, show)
+
+
+def _what_waits(call: WaitingCall) -> str:
+    """What a person decides on, or answers."""
+    if call.kind == "approval":
+        return call_line(call.tool, dict(call.arguments))
+    fitting = "" if call.schema is None else f"\nwith a --value that fits: {one_line(json.dumps(call.schema))}"
+    return f"{awaited_line(call.tool, call.reason)}{fitting}"
 
 
 @command
