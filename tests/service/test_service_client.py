@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
@@ -62,6 +63,20 @@ def test_a_database_whose_path_is_no_utf8_is_known_again(short: Path, run_async:
             ask(Place(socket=str(service.address)), database=folder / "r.db") as client,
         ):
             assert (await client.list_runs()).runs == []
+
+    run_async(main)
+
+
+def test_a_port_where_no_service_ever_was_is_the_news(tmp_path: Path, run_async: Any) -> None:
+    """And not the file of its token, which none has made."""
+
+    async def main() -> None:
+        with socket.socket() as taken:  # bound, so that nobody else comes there, and refusing who connects
+            taken.bind(("127.0.0.1", 0))
+            port = taken.getsockname()[1]
+            with pytest.raises(ServiceUnavailable, match=rf"^no service answers at 127\.0\.0\.1:{port} .*serve"):
+                async with ask(Place(port=port, token_file=str(tmp_path / "none"))):
+                    pass
 
     run_async(main)
 

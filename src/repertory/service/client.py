@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import ssl
 import time
@@ -322,6 +323,14 @@ def _part(name: str) -> str:
     return quote(name, safe="", errors="replace")  # what is no UTF-8, in an argument of a command, names nothing
 
 
+def _credentials(place: Place) -> dict[str, str]:
+    """What a service at a port must be shown; nothing if no service has made a token yet: it will say what it wants."""
+    token_file = default_token_file() if place.token_file is None else Path(place.token_file)
+    if place.port is None or not os.path.lexists(token_file):
+        return {}
+    return {"authorization": f"Bearer {read_token(token_file)}"}
+
+
 @asynccontextmanager
 async def open_client(place: Place, *, database: Path | PostgresAddress | None = None) -> AsyncGenerator[ServiceClient]:
     """Connect to a service until the end of the block, and check that it serves the database; None for any.
@@ -330,10 +339,7 @@ async def open_client(place: Place, *, database: Path | PostgresAddress | None =
         ServiceUnavailable: No service answers there, or not in time, or it serves another database.
         ConfigurationError: The token cannot be read, or is wrong.
     """
-    headers = {"content-type": "application/json"}
-    if place.port is not None:
-        token_file = default_token_file() if place.token_file is None else Path(place.token_file)
-        headers["authorization"] = f"Bearer {read_token(token_file)}"
+    headers = {"content-type": "application/json", **_credentials(place)}
     # Ignore the environment: no proxy is needed for a service on this machine, and no certificates.
     plain = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     transport = httpx2.AsyncHTTPTransport(uds=place.socket, verify=plain, trust_env=False)
