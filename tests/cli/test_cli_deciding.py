@@ -77,6 +77,29 @@ def test_the_person_at_the_terminal_is_asked(home: Path, words: list[str]) -> No
     assert "\nclerk wants to call" in shown
 
 
+@pytest.mark.parametrize("words", [["run", "Order."], ["run", "Order.", "--plain"], ["chat"]])
+def test_what_a_call_waits_for_is_said_with_who_takes_it(tmp_path: Path, words: list[str]) -> None:
+    """Nothing can be given to this command, so it does not wait in silence; and to that end the run is left."""
+    agent = AGENT.replace('@rp.tool(approval="always")', "@rp.tool").replace("-> str:", "-> rp.ResultLater:")
+    (tmp_path / "ag.py").write_text(agent.replace('return f"paid {to} {amount}"', 'return rp.ResultLater("how much?")'))
+    with at_a_terminal(*words, *CLERK, home=tmp_path, columns=200) as terminal:
+        if words == ["chat"]:
+            terminal.expect("> ")
+            terminal.type("Order.\r")
+        terminal.expect("pay waits for its result: how much?; to give one, end this command, then repertory serve --db")
+        terminal.type("\x03")
+        if words == ["chat"]:
+            terminal.expect("[stopped]")
+            terminal.expect("> ")
+            terminal.type("\x04")
+        assert terminal.end() == (0 if words == ["chat"] else 130)
+    if words == ["chat"]:
+        return
+    listed = invoke("approvals", "--db", tmp_path / "a.db", home=tmp_path, env={"COLUMNS": "80"})
+    assert "\npay waits for its result: how much?\n" in listed.out
+    assert "--resume starts one, which takes results as well" in listed.err
+
+
 def test_the_end_of_the_input_in_place_of_an_answer_ends_a_chat(home: Path) -> None:
     """As Ctrl-D does behind its prompt; whoever continues it is asked again."""
     with at_a_terminal("chat", *CLERK, home=home, columns=100) as terminal:

@@ -65,16 +65,11 @@ class Screen:
         return iteration <= self._iteration and self._text.strip().endswith(answer.strip())
 
     async def show_call(self, event: events.Event | None, root: str) -> None:
-        """Show a line for a tool call that starts, or that waits for its result; for a sub-agent with its name."""
-        match event:
-            case events.ToolStarted():
-                line = call_line(event.tool, event.arguments)
-            case events.ResultAwaited():
-                line = awaited_line(event.tool, event.note)
-            case _:
-                return
-        name = "" if event.run_id == root else f"{event.agent}: "
-        await self.remark(output.one_line(f"· {name}{line}", max(20, output.console().width - 4)))
+        """Show a line for a tool call that starts; for a sub-agent with its name."""
+        if isinstance(event, events.ToolStarted):
+            name = "" if event.run_id == root else f"{event.agent}: "
+            line = call_line(event.tool, event.arguments)
+            await self.remark(output.one_line(f"· {name}{line}", max(20, output.console().width - 4)))
 
     async def show(self, text: str) -> None:
         """Show a text that was not streamed."""
@@ -216,7 +211,8 @@ async def decide_at_terminal(
 ) -> None:
     """Ask about each waiting call of a run and its sub-agents, until the run ends.
 
-    Without a terminal the calls stay waiting, and a message says how to decide them.
+    Without a terminal the calls stay waiting, and a message says how to decide them. It also says how to give a call
+    the result that it waits for, which only a service takes.
 
     Args:
         run: The run.
@@ -227,6 +223,10 @@ async def decide_at_terminal(
     """
     there = sys.stdin.isatty() and sys.stderr.isatty()
     async for event in run.events(tree=True):
+        if isinstance(event, events.ResultAwaited):
+            what = awaited_line(event.tool, event.note, 200)
+            then = f"repertory serve{where} --resume and repertory give{where}"
+            say(f"{what}; to give one, end this command, then {then}")
         if not isinstance(event, ApprovalRequested):
             continue
         if there and all(each.call_id != event.call_id for each in run.waiting(tree=True)):

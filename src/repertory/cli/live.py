@@ -209,7 +209,8 @@ class Progress:
                 how = f"allowed{by}" if event.allowed else f"denied{by}: {event.reason}"
                 return one_line(f"{event.tool} is {how}", 200)
             case events.ResultAwaited():
-                return awaited_line(event.tool, event.note, 200)
+                agent.calls[event.call_id] = line = awaited_line(event.tool, event.note, 200)
+                return line
             case events.ContextEdited():
                 self.counts["edits"] += 1
                 return f"view edited, {one_line(event.reason, 200)}"

@@ -208,6 +208,7 @@ async def approvals(*, at: At) -> Answer:
     """
     async with open_source(at) as source:
         database, is_served, waiting = source.database, source.place is not None, await source.waiting()
+    where = at_option(at)
 
     def show(screen: Console) -> None:
         if not waiting:
@@ -225,7 +226,8 @@ async def approvals(*, at: At) -> Answer:
             output.say("repertory approve CALL allows one, repertory deny CALL REASON denies it, and")
             output.say("repertory give CALL RESULT answers one that waits for its result")
         else:
-            output.say("no service runs these: repertory resume RUN asks about them at a terminal")
+            output.say(f"no service runs these: repertory resume RUN{where} asks for approvals at a terminal, and")
+            output.say(f"repertory serve{where} --resume starts one, which takes results as well")
 
     return Answer({"database": database, "waiting": waiting}, show)
 
