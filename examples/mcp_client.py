@@ -1,4 +1,6 @@
-"""An agent with the tools of an MCP server, which is started, reconnected if needed and closed with the supervisor."""
+"""An agent with the tools of an MCP server, which is started, reconnected if needed and closed with the supervisor.
+
+It needs ``pip install "repertory[mcp]"``."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""Offers a tool and an agent to MCP clients, such as an editor; ``mcp_client.py`` is a client that starts this."""
+"""Offers a tool and an agent to MCP clients, such as an editor; ``mcp_client.py`` is a client that starts this.
+
+It needs ``pip install "repertory[mcp]"``."""
 
 import repertory as rp
 from repertory.mcp.server import serve_over_stdio

@@ -1,4 +1,6 @@
-"""Trace a run with OpenTelemetry: spans go to the terminal here, or wherever another exporter sends them."""
+"""Trace a run with OpenTelemetry: spans go to the terminal here, or wherever another exporter sends them.
+
+It needs ``pip install "repertory[otel]"``."""
 
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor
