@@ -183,6 +183,8 @@ def test_the_command_line_decides_for_a_running_service(short: Path) -> None:
         served.hear("serving")
         nothing = command("approvals", *at)
         assert (nothing.returncode, nothing.stdout, nothing.stderr) == (0, "No call waits.\n", "")
+        start = f"No runs yet.\nStart one: repertory start AGENT TASK {' '.join(at)}\n"
+        assert command("ps", *at).stdout == start
         run_id = served.ask("POST", "/runs", {"agent": "payer", "task": "Pay."})["id"]
         wait_for_calls(served, 3)
         listed = command("approvals", "--json", *at)
@@ -210,7 +212,9 @@ def test_the_command_line_decides_for_a_running_service(short: Path) -> None:
         assert ": not him\n" in told
         other_id = served.ask("POST", "/runs", {"agent": "orderer", "task": "Order."})["id"]
         wait_for_calls(served, 1)
-        assert "\norder waits for its result: the shop\n" in command("approvals", *at).stdout
+        listed = command("approvals", *at)
+        assert "\norder waits for its result: the shop\n" in listed.stdout
+        assert f"repertory give CALL RESULT {' '.join(at)} answers" in listed.stderr  # to be typed as it stands
         assert "  order waits for its result: the shop\n" in command("logs", other_id, *at).stdout
         refused = command("approve", "c9", *at)
         assert refused.returncode == 1

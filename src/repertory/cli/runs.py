@@ -92,7 +92,7 @@ def _hint(found: RunList, shown: Sequence[RunView], place: Place | None, where: 
         return f"Continue with: repertory resume {resumable[-1]}{where}"
     if shown:
         return f"{counted(found.more, 'older run')} left out." if found.more and everything else ""
-    begin = f" Start one: repertory start AGENT TASK{where}." if place is not None else ""
+    begin = f"\nStart one: repertory start AGENT TASK{where}" if place is not None else ""
     ended = sum(run.parent_id is None for run in found.runs) + found.more
     if not ended:
         return f"No runs yet.{begin}"

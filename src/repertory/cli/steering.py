@@ -223,8 +223,8 @@ async def approvals(*, at: At) -> Answer:
             what = Text(_what_waits(call), overflow="fold")
             output.show(screen, Text.assemble((one_line(call.call_id), "bold"), (f"  {facts}", "dim")), what, "")
         if is_served:
-            output.say("repertory approve CALL allows one, repertory deny CALL REASON denies it, and")
-            output.say("repertory give CALL RESULT answers one that waits for its result")
+            output.say(f"repertory approve CALL{where} allows one, repertory deny CALL REASON{where} denies it, and")
+            output.say(f"repertory give CALL RESULT{where} answers one that waits for its result")
         else:
             output.say(f"no service runs these: repertory resume RUN{where} asks for approvals at a terminal, and")
             output.say(f"repertory serve{where} --resume starts one, which takes results as well")
