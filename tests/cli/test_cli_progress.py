@@ -133,6 +133,15 @@ def test_lines_and_picture_are_free_of_escape_sequences() -> None:
     assert any("already called, the earlier result is used again" in line for line in lines)
 
 
+def test_words_that_fill_screens_are_cut_line_by_line() -> None:
+    """Where there is no picture; such as the notes of the offline model, which are one line of 10,000 characters."""
+    lines: list[str] = []
+    said: dict[str, Any] = {"usage": Usage(), "cost": 0.0, "stop_reason": "tool_use", "tool_calls": 1, "duration": 1.0}
+    Progress(lines.append).add(ModelAnswered(**about(), **said, text=f"First\n  {'x' * 10_000}\n\nlast"))
+    words = [line.partition("│ ")[2] for line in lines if "│" in line]
+    assert words == ["First", f"  {'x' * 498}…", "last"]
+
+
 def test_one_call_that_was_interrupted_is_one_call() -> None:
     """A resumed run says how many calls have an unknown effect, in grammar too."""
     lines: list[str] = []

@@ -24,7 +24,7 @@ from repertory.cli.signals import drawn_on
 from repertory.runs import events, streaming
 from repertory.supervisor import Run
 
-_KEPT: Final = 500  # characters of an answer that is streamed: more than a row shows
+_KEPT: Final = 500  # characters of an answer that is streamed, which is more than a row shows, and of a line of words
 _BEFORE_NOW: Final = 44  # columns between the names of agents and what they do
 _NOTED = (  # events whose lines stay below the display for a while
     events.ContextEdited,
@@ -127,7 +127,8 @@ class Progress:
         lines = [text] if text else []
         is_first = agent is next(iter(self.agents.values()))
         if is_first and isinstance(event, events.ModelAnswered) and event.tool_calls:  # else it is the answer itself
-            lines += [f"│ {line.rstrip()}" for line in output.clean(event.text).split("\n") if line.strip()]
+            said = [line.rstrip() for line in output.clean(event.text).split("\n") if line.strip()]
+            lines += [f"│ {line[:_KEPT]}{'…' * (len(line) > _KEPT)}" for line in said]
         for line in lines:
             whole = f"{time.monotonic() - self.started_at:5.1f}s  {agent.name:<13} {line}"
             if self._on_line is not None:
