@@ -10,13 +10,14 @@ import msgspec
 import pytest
 
 import repertory as rp
+from repertory.errors import ConfigurationError
 from repertory.llm import estimate_tokens
 from repertory.llm.estimate import IMAGE_TOKENS, PAGE_TOKENS
 from repertory.llm.messages import Image, RawBlock, Text, ToolResult
 from repertory.llm.profiles import OFFLINE
 from repertory.shortening.shaping import media_in
 from repertory.testing import ScriptedModel, call
-from repertory.tools.media import MOST_IMAGE, media_block
+from repertory.tools.media import MOST_IMAGE, check_attachments, media_block
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"pixels" * 1_000
 PDF = b"%PDF-1.7\n<< /Type /Pages /Count 3 >>\n" + b"<< /Type /Page >>\n<</Type/Page/Parent 1 0 R>>\n" * 2
@@ -110,6 +111,27 @@ def test_what_the_api_would_refuse_is_an_error_where_it_is_made(data: bytes, med
     """Else every request that shows it would be refused."""
     with pytest.raises(ValueError, match=fact):
         media_block(data, media_type)
+
+
+async def test_a_title_that_the_api_would_refuse_is_an_error_too() -> None:
+    """Wherever it comes from; the longest that it takes is shown."""
+    longest = media_block(PDF, title="t" * 500)
+    with pytest.raises(
+        ValueError, match="this document's title of 501 characters is too long: at most 500 can be sent"
+    ):
+        media_block(PDF, title="t" * 501)
+    assert isinstance(longest, RawBlock)
+    foreign = RawBlock({**longest.raw, "title": "t" * 1_001})
+    with pytest.raises(ConfigurationError, match=r"cannot be shown to a model: this document's title of 1,001"):
+        check_attachments([longest, foreign], to="a task")
+
+    @rp.tool(effect="pure")
+    def find() -> list[object]:
+        """Find a document."""
+        return [longest, foreign]
+
+    named = Text("[this document's title of 1,001 characters is too long: at most 500 can be sent]")
+    assert (await rp.call_tool(find)).content == (longest, named)
 
 
 async def test_images_of_others_that_are_too_large_are_named_instead() -> None:

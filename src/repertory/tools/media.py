@@ -25,6 +25,7 @@ MOST_IMAGE: Final = 5 * 1024 * 1024
 MOST_DOCUMENT: Final = 24 * 1024 * 1024
 MOST_PIXELS: Final = 8_000  # "At least one of the image dimensions exceed max allowed size: 8000 pixels"
 MOST_PAGES: Final = 600  # in a request, for models with a window of a million tokens; 100 for smaller ones
+MOST_TITLE: Final = 500  # characters of a document's title: maxLength in the API's own schema (2026-11)
 _HEADER: Final = 1_000_000  # characters: before the size, a JPEG may have profiles and previews of 64 kB each
 IMAGE_TYPES: Final = ("image/png", "image/jpeg", "image/gif", "image/webp")  # the types of images that the API accepts
 PDF: Final = "application/pdf"
@@ -98,6 +99,9 @@ def too_large(block: Media) -> str:
     what = "image" if isinstance(block, Image) else "document"
     if len(data) > most:
         return f"this {what} of {len(data) * 3 // 4:,} bytes is too large: at most {most * 3 // 4:,} can be sent"
+    title = block.raw.get("title") if is_document(block) and isinstance(block, RawBlock) else ""
+    if isinstance(title, str) and len(title) > MOST_TITLE:
+        return f"this document's title of {len(title):,} characters is too long: at most {MOST_TITLE} can be sent"
     width, height = _pixels_of(data) if isinstance(block, Image) else (0, 0)
     if max(width, height) > MOST_PIXELS:
         return f"this image of {width:,} x {height:,} pixels is too large: at most {MOST_PIXELS:,} a side can be sent"
