@@ -63,6 +63,7 @@ def test_a_document_is_made_of_its_bytes() -> None:
     assert (block.raw["type"], block.raw["title"]) == ("document", "Report")
     assert base64.b64decode(block.raw["source"]["data"]) == PDF
     assert estimate_tokens(block) == 4 * PAGE_TOKENS
+    assert media_block(memoryview(PDF), title="Report") == block == media_block(bytearray(PDF), title="Report")
     both = ToolResult("t", (Text("both"), block, media_block(PNG, "image/png")))
     assert 0 < estimate_tokens(both) - 4 * PAGE_TOKENS - IMAGE_TOKENS < 50
 

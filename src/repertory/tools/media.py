@@ -52,6 +52,7 @@ def media_block(data: bytes, media_type: str = "", *, title: str = "") -> Media:
     """
     check_type("media_block: data", data, bytes | bytearray | memoryview, "bytes")
     check_type("media_block: title", title, str, "a text")
+    data = bytes(data)  # a view lacks some of what bytes have
     found, known = media_type_of(data), ", ".join((*IMAGE_TYPES, PDF))
     if media_type not in ("", *IMAGE_TYPES, PDF):
         raise ValueError(f"media_type is {media_type!r}, which no model is shown; expected one of {known}")
