@@ -180,6 +180,23 @@ def test_what_a_server_says_is_named_wherever_it_says_it(body: Any, words: str) 
         (400, said("messages.2.content.0.image.source: Could not process image"), MediaUnreadable, False, "without"),
         (400, said("messages.2.content.0.pdf.source: The PDF specified was not valid."), MediaUnreadable, False, ""),
         (400, said("The PDF specified is password protected."), MediaUnreadable, False, ""),
+        (
+            400,
+            said("messages.2.content.0.tool_result.content.0.image.source.base64: invalid base64 data"),
+            MediaUnreadable,
+            False,
+            "",
+        ),
+        (
+            400,
+            said(
+                "messages.6.content.5.image.source.base64.data: Image does not match the provided media type image/png"
+            ),
+            MediaUnreadable,
+            False,
+            "",
+        ),
+        (400, said("messages.2.content.4.image.source.base64: image cannot be empty"), MediaUnreadable, False, ""),
         (400, "cannot identify image file <_io.BytesIO object at 0x7f>", MediaUnreadable, False, ""),
         (500, "Failed to load image or audio file", MediaUnreadable, False, ""),
         (400, said("messages.0: all messages must have non-empty content"), ModelRequestRejected, False, "non-empty"),

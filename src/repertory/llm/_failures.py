@@ -40,9 +40,11 @@ _TOO_LONG = re.compile(
 _TOO_MUCH_MEDIA = re.compile(
     r"(?i)too (?:many images|much media)|many-images? requests|at most \d+ image|\d+ PDF pages"
 )
-# Anthropic, Gemini, vLLM, llama.cpp; a damaged file, or one with a password, has the right first bytes.
+# Anthropic, Gemini, vLLM, llama.cpp; a damaged file, or one with a password, has the right first bytes. Whatever else
+# Anthropic says of one begins with its place: "messages.0.content.0.image.source.base64: invalid base64 data".
 _MEDIA = re.compile(
     r"(?i)(?:could not|cannot|unable to|failed to) (?:process|identify|load|decode)(?: input)? image"
+    r"|messages\.\d[\w.]*\.(?:image|document|pdf)\.source\b"
     r"|PDF (?:specified )?(?:was|is) (?:not valid|invalid|password[- ]protected)"
 )
 _THINKING = re.compile(
