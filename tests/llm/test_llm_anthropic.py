@@ -850,19 +850,21 @@ def test_a_key_from_a_header_of_the_environment_is_not_shown(
     run_async(main)
 
 
-def test_a_client_that_cannot_be_made_is_an_error_of_the_configuration() -> None:
+@pytest.mark.parametrize("proxy", ["http://me:hush-hush@proxy:port", "socks://me:hush-hush@127.0.0.1:1080"])
+def test_a_client_that_cannot_be_made_is_an_error_of_the_configuration(proxy: str) -> None:
     """A bad proxy is found by the HTTP client, with errors of its own. (What the SDK half made warns when deleted.)"""
     code = (
         "import anyio; from repertory.llm import *;"
         "model = AnthropicModel('m', base_url='http://localhost:1', api_key='key');"
         "anyio.run(model.complete, ModelRequest(model='m', messages=(Message('user', (Text('hi'),)),)))"
     )
-    environment = {**os.environ, "HTTP_PROXY": "http://me:hush-hush@proxy:port"}
+    environment = {**os.environ, "ALL_PROXY": proxy}
     ran = subprocess.run(
         [sys.executable, "-c", code], check=False, env=environment, capture_output=True, text=True, timeout=PATIENCE
     )
     assert "ConfigurationError: no HTTP client can be made for model 'm'" in ran.stderr
     assert "check the proxy variables" in ran.stderr
+    assert "hush-hush" not in ran.stderr
 
 
 def test_options_that_contradict_are_refused() -> None:

@@ -310,7 +310,7 @@ class AnthropicModel:
             )
         except sdk.CredentialsError as error:
             raise _failures.no_key(Place(self._base_url or _API, self.name, False), str(error)).error from error
-        except (OSError, ImportError, httpx2.InvalidURL) as error:
+        except (OSError, ImportError, ValueError, httpx2.InvalidURL) as error:  # ValueError for the scheme of a proxy
             what = f"no HTTP client can be made for model {self.name!r}: {name_error(error)}"
             raise ConfigurationError(
                 f"{what}; check the proxy variables, such as HTTPS_PROXY, and SSL_CERT_FILE"
