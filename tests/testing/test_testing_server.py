@@ -214,6 +214,23 @@ def test_a_reset_of_a_connection_that_the_client_has_closed_ends_it_alone(run_as
     run_async(main)
 
 
+def test_a_client_that_is_gone_before_it_is_turned_away_ends_its_connection_alone(run_async: RunAsync) -> None:
+    """It resets the connection once the refusal comes, as one that gives up an attempt to speak TLS does."""
+
+    async def main() -> None:
+        async with open_messages_server(FunctionModel(lambda _: "ok")) as server:
+            host, port = server.url.removeprefix("http://").split(":")
+            for _ in range(20):  # the server's next step may come first
+                async with await anyio.connect_tcp(host, int(port)) as stream:
+                    await stream.send(b"\x16\x03\x01 no HTTP\r\n\r\n")
+                    await stream.receive()
+                    with pytest.raises(Gone):
+                        Reply(stream, h11.Connection(h11.SERVER)).reset()
+            assert (await anyio.to_thread.run_sync(lambda: post(server.url, BODY)))[0] == 200
+
+    run_async(main)
+
+
 def has_ipv6() -> bool:
     """Whether this machine has it; some containers have not."""
     try:

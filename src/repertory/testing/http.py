@@ -107,7 +107,7 @@ async def serve_connection(stream: anyio.abc.SocketStream, handler: Handler) -> 
                 try:
                     await reply.json(error.error_status_hint, {"error": str(error)})
                     await stream.send_eof()
-                except (Gone, anyio.BrokenResourceError):
+                except (Gone, anyio.BrokenResourceError, OSError):  # OSError on trio, if the client is gone already
                     return
                 await reply.wait_gone()  # closing with something unread would reset the connection, before it is read
 
