@@ -26,6 +26,17 @@ def safe_str(error: Any) -> str:
         return f"<{type(error).__name__} without a readable text>"
 
 
+def telling(error: BaseException) -> BaseException:
+    """The error itself or, if it has no text, the nearest that led to it and has one.
+
+    On trio the HTTP client wraps what is wrong with a certificate in errors without a word.
+    """
+    told: BaseException | None = error
+    while told is not None and not safe_str(told):
+        told = told.__cause__ or told.__context__
+    return error if told is None else told
+
+
 def name_error(error: BaseException) -> str:
     """``TypeName: message``, or the name alone; for an exception group that of each error in it, not of the group."""
     return "; ".join(f"{type(leaf).__name__}: {safe_str(leaf)}".removesuffix(": ") for leaf in leaves_of(error))

@@ -409,6 +409,19 @@ def test_nobody_listens(run_async: RunAsync) -> None:
     run_async(main)
 
 
+def test_what_is_wrong_with_tls_is_said(run_async: RunAsync) -> None:
+    """On both event loops, as on trio the error at hand says nothing; the server does run."""
+
+    async def main() -> None:
+        async with open_messages_server(answering()) as server:
+            model = AnthropicModel(NAME, base_url=server.url.replace("http:", "https:"), retry=QUICK)
+            with pytest.raises(ModelUnavailable, match=r"\[SSL.* does it speak https, and is its certificate trusted"):
+                await model.complete(request())
+            await model.aclose()
+
+    run_async(main)
+
+
 def test_a_cancelled_call_leaves_nothing_behind(run_async: RunAsync) -> None:
     """The server sees the client go, and the next call works on a fresh connection."""
 

@@ -1272,6 +1272,18 @@ def test_a_server_that_cannot_be_opened_says_why(run_async: RunAsync, server: Mc
     assert "geheim" not in str(caught.value)
 
 
+def test_what_is_wrong_with_tls_is_said(run_async: RunAsync) -> None:
+    """On trio there was only the name of an error, as for a certificate that nobody trusts."""
+
+    async def main() -> None:
+        async with open_messages_server(lambda _: "no MCP") as server:
+            with pytest.raises(ToolSetUnavailable, match=r"cannot be opened: .*\[SSL"):
+                async with McpServer("plain", server.url.replace("http:", "https:")).open():
+                    raise AssertionError("opened")
+
+    run_async(main)
+
+
 @pytest.mark.parametrize(
     ("target", "options", "says"),
     [

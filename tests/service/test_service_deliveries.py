@@ -319,6 +319,29 @@ async def test_a_change_is_told_again_on_request(monkeypatch: pytest.MonkeyPatch
         assert await outcomes(supervisor) == [("", "begun", 0)]
 
 
+class Plain(Receiver):
+    """A receiver that takes no TLS for anything that it knows."""
+
+    async def serve(self, stream: anyio.abc.SocketStream) -> None:
+        """Refuse one request."""
+        async with stream:
+            await stream.receive()
+            await stream.send(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+
+async def test_what_is_wrong_with_tls_is_on_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On trio there was only the name of an error, as for a certificate that nobody trusts."""
+    async with receiving(monkeypatch, Plain()) as receiver:
+        hook = Webhook(url=receiver.url.replace("http:", "https:"), secret_env="HOOK", on=["done"])
+        async with telling(None, hook, backoff=Backoff(attempts=1)) as supervisor:
+            await finish(supervisor, "one")
+            with anyio.fail_after(PATIENCE):
+                while not (tried := [each for _, each in await supervisor.journal.read_webhooks() if each.run_id]):
+                    await anyio.sleep(0.005)
+            assert (tried[0].outcome, tried[0].status) == ("disabled", 0)
+            assert "[SSL" in tried[0].error
+
+
 class Slow(Receiver):
     """A receiver that says when a request has come, and answers once it may."""
 

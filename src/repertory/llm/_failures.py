@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from repertory._error_texts import name_error, telling
 from repertory.errors import (
     MediaUnreadable,
     ModelAuthenticationError,
@@ -173,8 +174,10 @@ def unreachable(place: Place, error: BaseException) -> Failure:
     cause: BaseException = error
     while cause.__cause__ is not None:
         cause = cause.__cause__
-    why = place.scrub(f"{type(cause).__name__}: {cause}" if str(cause) else type(cause).__name__)
+    why = place.scrub(name_error(telling(cause)))
     todo = "is the server running?" if place.local else "check the network, the proxy and ANTHROPIC_BASE_URL"
+    if "[SSL" in why:  # so begins what OpenSSL says
+        todo = "does it speak https, and is its certificate trusted? SSL_CERT_FILE names a file of those that are"
     return Failure(ModelUnavailable(f"no connection to {place.url} ({why}); {todo}"), True)
 
 

@@ -20,6 +20,7 @@ import msgspec
 from mcp_types import INTERNAL_ERROR
 
 from repertory._counting import counted
+from repertory._error_texts import telling
 from repertory.llm.messages import Json
 from repertory.llm.retry import RetryPolicy, asked_delay
 from repertory.mcp.lines import LONGEST_ANSWER
@@ -96,7 +97,7 @@ class HttpClient(httpx2.AsyncClient):
             fate: Fate = "none" if isinstance(error, _NOT_SENT) else "unknown"
             if not isinstance(error, httpx2.RequestError):  # from ``auth``: the server did not take the request
                 fate = "answered"
-            return httpx2.Response(502, json=_failure(sent, one_line(error), fate), request=request)
+            return httpx2.Response(502, json=_failure(sent, one_line(telling(error)), fate), request=request)
 
 
 class _BriefAuth(httpx2.Auth):
@@ -149,7 +150,7 @@ async def _read(response: httpx2.Response, sent: _Sent) -> bytes:
         async with aclosing(_bounded(response.aiter_bytes)) as pieces:
             return b"".join([piece async for piece in pieces])
     except httpx2.RequestError as error:
-        return msgspec.json.encode(_failure(sent, one_line(error), "unknown"))
+        return msgspec.json.encode(_failure(sent, one_line(telling(error)), "unknown"))
 
 
 async def _bounded(read: Callable[[], AsyncGenerator[bytes]]) -> AsyncGenerator[bytes]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
-from repertory._error_texts import leaves_of
+from repertory._error_texts import leaves_of, telling
 from repertory._log import Log
 from repertory._version import __version__
 from repertory.errors import ConfigurationError
@@ -159,7 +159,7 @@ def keep_last_lines(lines: deque[str]) -> Generator[tuple[TextIO, threading.Thre
 
 def reason(error: BaseException) -> str:
     """What went wrong, in one line; the first of several errors."""
-    error = leaves_of(error)[0]
+    error = telling(leaves_of(error)[0])
     return str(error) if isinstance(error, ConnectionError | TimeoutError) else one_line(error)
 
 

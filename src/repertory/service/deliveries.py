@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 import anyio
 import msgspec
 
+from repertory._error_texts import name_error, telling
 from repertory._ids import root_of
 from repertory._json_text import json_bytes
 from repertory._repeated_event import RepeatedEvent
@@ -328,4 +329,4 @@ class WebhookSender:
         except TimeoutError:
             return 0, f"no answer within {TIMEOUT:g} s", 0.0
         except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:
-            return 0, f"{type(error).__name__}: {error}"[:300], 0.0
+            return 0, name_error(telling(error))[:300], 0.0
