@@ -82,6 +82,25 @@ def test_what_a_process_did_not_read_is_read_by_the_next_one(run_async: RunAsync
     assert seen[-1] == [(PICTURE, Text("What is it?"), PICTURE, Text("And this?"))]
 
 
+def test_a_title_of_any_characters_is_shown(run_async: RunAsync) -> None:
+    """That of a file may be no UTF-8; with a message it ended the run, and again whenever that was resumed."""
+    seen = list[list[tuple[Block, ...]]]()
+    odd, plain = (rp.media_block(b"%PDF-1.4 %%EOF", title=title) for title in ("caf\udce9\0.pdf", "caf\ufffd\0.pdf"))
+
+    def look(request: ModelRequest) -> str:
+        seen.append(said(request))
+        return "done"
+
+    async def main() -> None:
+        async with rp.open_supervisor(model=FunctionModel(look)) as supervisor:
+            run = await supervisor.spawn(CLERK, "Read it.", attachments=[odd])
+            await run.wait_result()
+            await run.ask("And this.", attachments=[odd])
+
+    run_async(main)
+    assert seen[-1] == [(plain, Text("Read it.")), (plain, Text("And this."))]
+
+
 def test_a_model_that_takes_no_documents_is_told_that_there_was_one(run_async: RunAsync) -> None:
     """As with the result of a tool."""
     seen = list[list[tuple[Block, ...]]]()

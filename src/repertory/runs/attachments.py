@@ -6,12 +6,11 @@ import hashlib
 from collections.abc import Sequence
 from typing import Final, Literal
 
-import msgspec
-
 from repertory._json_text import canonical_json
 from repertory.llm.messages import Block, decode_block, encode_block
 from repertory.record.journal import Journal
 from repertory.record.records import ContentStored
+from repertory.record.rows import decode_json
 from repertory.tools.media import base64_of
 from repertory.tools.threads import compute
 
@@ -56,4 +55,4 @@ async def read_attached(journal: Journal, run_id: str, content_id: str) -> tuple
     stored = await journal.read_content(content_id, root=run_id)
     if stored is None or not stored.body:
         return None
-    return tuple(decode_block(raw) for raw in msgspec.json.decode(stored.body))
+    return tuple(decode_block(raw) for raw in decode_json(stored.body))  # a title may have half a pair
