@@ -209,6 +209,18 @@ def test_what_is_no_file_is_no_company(path: str, tmp_path: Path) -> None:
     assert invoke("doctor", path, home=tmp_path).code == 1
 
 
+def test_what_is_attached_is_not_read_for_ever(tmp_path: Path) -> None:
+    """A device may have no end, and a file may be larger than the memory; nothing is started with either."""
+    for path in ("/dev/zero", tmp_path / "large.pdf"):
+        if path != "/dev/zero":
+            Path(path).write_bytes(b"%PDF-1.4\n")
+            os.truncate(path, 2**36)  # it takes no room
+        result = invoke("run", "Look.", "--attach", path, "--db", tmp_path / "a.db", home=tmp_path)
+        assert result.code == 2, result
+        assert result.err == f"repertory: --attach {path}: it is too large: at most 18,874,368 bytes can be sent\n"
+    assert not (tmp_path / "a.db").exists()
+
+
 @pytest.mark.parametrize("words", ["webhooks ls --limit 99999999999999999999", "run x --agent="])
 def test_what_makes_no_sense_is_wrong_usage(words: str, made: Path, tmp_path: Path) -> None:
     """A number that the database cannot take; an agent without a name, of a variable that is not set, say."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from repertory.cli.options import option
 from repertory.errors import ConfigurationError
-from repertory.tools.media import Media, media_block
+from repertory.tools.media import MOST_DOCUMENT, Media, media_block
 
 ATTACH = option("--attach FILE", "An image or a PDF document that the model is shown with it. May be repeated.", ())
 
@@ -17,7 +17,11 @@ def read_attachments(paths: Sequence[Path]) -> list[Media]:
     blocks: list[Media] = []
     for path in paths:
         try:
-            blocks.append(media_block(path.read_bytes(), title=path.name))
+            with path.open("rb") as file:
+                data = file.read(MOST_DOCUMENT)  # a device may have no end
+            if len(data) == MOST_DOCUMENT:  # of base64, which is longer
+                raise ValueError(f"it is too large: at most {MOST_DOCUMENT * 3 // 4:,} bytes can be sent")
+            blocks.append(media_block(data, title=path.name))
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) else error
             raise ConfigurationError(f"--attach {path}: {why}") from error
