@@ -73,6 +73,12 @@ def pay(amount: int) -> str:
     return f"paid {amount}"
 
 
+@tool(effect="unsafe")
+def scan() -> rp.ResultLater:
+    """Scan a bill."""
+    return rp.ResultLater("somebody scans it")
+
+
 PATIENT = rp.Agent("patient", tools=[look], context=None, limits=rp.Limits(iterations=10_000))
 PAYER = rp.Agent("payer", tools=[pay], context=None)
 
@@ -144,6 +150,38 @@ def test_images_reach_a_run_of_another_machine(postgres: PostgresServer, run_asy
             entries = await other.journal.read_entries(run.id)
             (message,) = (entry.content for entry in entries if entry.kind == "user-input")
             assert message == (picture, Text("Look, that is enough."))
+
+    run_async(main)
+
+
+def test_images_are_given_as_a_result_at_any_machine(postgres: PostgresServer, run_async: RunAsync) -> None:
+    """As often as one likes, also once the run has ended; the model was shown their base 64 as a text."""
+    uri, picture = postgres.emptied_journal(), rp.media_block(b"\x89PNG\r\n\x1a\n" + bytes(3_000_000))
+    clerk, shown = rp.Agent("clerk", tools=[scan], context=None), list[Any]()
+
+    def answer(request: ModelRequest) -> object:
+        shown[:] = request.messages[-1].content
+        return DONE if len(request.messages) > 1 else call("scan")
+
+    async def main() -> None:
+        async with two(uri, answer) as (owner, other):
+            run = await owner.spawn(clerk, "What is on the bill?")
+            control = Control(other)
+            given: dict[str, Any] = {"result": [Text("the bill"), picture], "is_error": False}
+            with anyio.fail_after(PATIENCE):
+                while not run.waiting():
+                    await anyio.sleep(0.01)
+                given["call_id"] = run.waiting()[0].call_id
+                there = await remote(other, run.id)
+                with pytest.raises(ConfigurationError, match="says why it failed, which takes text alone"):
+                    await there.give_result(given["call_id"], picture, is_error=True)
+                await control.tell(run.id, "give_result", **given)
+                assert await run.wait_result() == DONE
+                await control.tell(run.id, "give_result", **given)
+                with pytest.raises(RunError, match="was given another result already"):
+                    await control.tell(run.id, "give_result", **{**given, "result": picture})
+            (result,) = shown
+            assert result.content == (Text("the bill"), picture)
 
     run_async(main)
 

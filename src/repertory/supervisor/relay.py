@@ -36,6 +36,7 @@ from repertory.supervisor.relayed_memory import answer_memory
 from repertory.supervisor.run_handle import Run, checked_id
 from repertory.supervisor.runtime import Runtime
 from repertory.tools.media import Media, check_attachments
+from repertory.tools.output import blocks_of
 
 if TYPE_CHECKING:
     from repertory.machines.commands import Command, Commands
@@ -117,8 +118,10 @@ class RemoteRun:
         await self._ask("deny", {"call_id": call_id, "reason": reason, "by": by})
 
     async def give_result(self, call_id: str, result: Any, *, is_error: bool = False) -> None:
-        """As ``Run.give_result``, but with text or JSON only; give images and documents on the run's machine."""
-        await self._ask("give_result", {"call_id": call_id, "result": result, "is_error": is_error})
+        """As ``Run.give_result``."""
+        blocks = blocks_of(result)
+        given = {"result": result} if blocks is None else {"content": [*map(encode_block, blocks)]}
+        await self._ask("give_result", {"call_id": call_id, "is_error": is_error, **given})
 
     async def _read(self) -> RunRow:
         return await self._journal.read_run(self.id)
@@ -224,6 +227,8 @@ async def _serve(runtime: Runtime, commands: Commands, command: Command) -> None
             body = dict(command.body)
             if "attachments" in body:
                 body["attachments"] = decode_content(body["attachments"])
+            if "content" in body:
+                body["result"] = decode_content(body.pop("content"))
             await carry_out(Run(live, runtime), command.verb, body)
             await live.shared.journal.write(())  # on record before it is acknowledged
     except RepertoryError as error:
