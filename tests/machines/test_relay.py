@@ -154,6 +154,28 @@ def test_images_reach_a_run_of_another_machine(postgres: PostgresServer, run_asy
     run_async(main)
 
 
+def test_nothing_that_was_said_at_another_machine_is_left_of_a_run_that_is_removed(
+    postgres: PostgresServer, run_async: RunAsync
+) -> None:
+    """A message stayed for a day where it was written down for the owner, with what came with it."""
+    uri, picture = postgres.emptied_journal(), rp.media_block(b"\x89PNG\r\n\x1a\n")
+
+    async def main() -> None:
+        talk = Talk()
+        async with two(uri, talk.answer) as (owner, other):
+            for run_id in ("one", "one2"):
+                await owner.spawn(PATIENT, "Wait.", run_id=run_id)
+                there = await remote(other, run_id)
+                with anyio.fail_after(PATIENCE):
+                    await there.send("That is enough.", attachments=[picture])
+                    assert await there.wait_result() == DONE
+            await other.remove("one")
+        with postgres.connect(uri) as connection:
+            assert connection.execute("SELECT DISTINCT run_id FROM commands").fetchall() == [("one2",)]
+
+    run_async(main)
+
+
 def test_images_are_given_as_a_result_at_any_machine(postgres: PostgresServer, run_async: RunAsync) -> None:
     """As often as one likes, also once the run has ended; the model was shown their base 64 as a text."""
     uri, picture = postgres.emptied_journal(), rp.media_block(b"\x89PNG\r\n\x1a\n" + bytes(3_000_000))

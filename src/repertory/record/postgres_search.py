@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from repertory._excerpts import fold
 from repertory.errors import RunError
-from repertory.record.contents import OF_TREE
+from repertory.record.contents import OF_TREE, of_tree
 from repertory.record.items import LAST_POSITION
 from repertory.record.postgres_schema import BLOCK
 from repertory.record.postgres_sql import driver, translate
@@ -125,6 +125,11 @@ class PostgresTables(Tables):
         self._connection.execute("SELECT 1 FROM runs WHERE run_id = $1 FOR UPDATE", [run_id])
         for (owned,) in self.query(f"SELECT run_id FROM ownership WHERE {OF_TREE}", run_id, run_id, run_id):
             raise RunError(f"run {owned} goes on, or waits for a machine; stop it before run {run_id} is removed")
+
+    def forget_commands(self, run_id: str) -> None:
+        """Delete what machines have asked of a tree of runs, once it is answered; see ``Tables``."""
+        those = f"answered_at IS NOT NULL AND {of_tree('root_id')}"
+        self.execute(f"DELETE FROM commands WHERE {those}", run_id, run_id, run_id)
 
     def complete_below(self) -> int:
         """The number below which nothing can be written any more."""

@@ -68,6 +68,7 @@ def remove_slice(tables: Tables, run_id: str, at: float) -> bool:
         sql = f"SELECT seq FROM {table.name} WHERE scope_id IN ({marks(scopes)}) LIMIT {_SLICE}"
         if _take(tables, table, run_id, sql, *scopes):
             return False
+    tables.forget_commands(run_id)
     tables.execute("UPDATE removals SET finished = 1 WHERE run_id = ?", run_id)
     return True
 

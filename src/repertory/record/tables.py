@@ -53,6 +53,9 @@ class Tables:
             RunError: Another machine is continuing the run.
         """
 
+    def forget_commands(self, run_id: str) -> None:
+        """Delete what machines have asked of a tree of runs, once it is answered; a file has no other machines."""
+
     def complete_below(self) -> int:
         """The number below which nothing can be written any more; above all numbers if nobody else writes."""
         return NO_LIMIT
