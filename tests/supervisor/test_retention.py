@@ -246,6 +246,26 @@ async def test_many_contents_of_one_run_are_looked_at_together(*, own_time: bool
     assert found.body == "cut short"
 
 
+async def test_a_clock_that_was_wrong_for_a_while_keeps_nothing_for_good(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """It was a year ahead when contents were cleaned up; what ended since it was set back had to wait for that year."""
+    ahead = 86_400.0 * 365
+    model = ScriptedModel([call("read_long"), *ALL_PAGES, "Read."])
+
+    def clock() -> float:
+        return trio.current_time() + ahead
+
+    async with rp.open_supervisor(model=model, clock=clock, content_retention=1_000) as supervisor:
+        await trio.sleep(2 * CLEANING)
+        ahead = 0.0
+        run = await supervisor.spawn(reader(), "Read.")
+        await run.wait_result()
+        assert len(await bodies(supervisor.journal, run.id)) == 1
+        await trio.sleep(1_000 + 2 * CLEANING)
+        assert await bodies(supervisor.journal, run.id) == []
+
+
 @pytest.mark.parametrize("keep", ["for good", "pinned", "no longer pinned"])
 async def test_a_content_stays_where_it_is_pinned_or_all_are_kept_for_good(
     keep: str, autojump_clock: trio.testing.MockClock

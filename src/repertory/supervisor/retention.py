@@ -57,6 +57,8 @@ class Retention:
         """
         now = self._clock()
         ended_by = -math.inf if self._seconds is None else now - self._seconds
+        if ended_by < self._checked_until:  # the clock was set back, and trees have ended before what was looked at
+            self._checked_until = -math.inf
         found = await self._journal.read_due_bodies(now, ended_after=self._checked_until, ended_by=ended_by, root=root)
         gone, lost = list[int](), dict[str, set[str]]()
         for run_id, own in groupby(sorted(found, key=_owner), key=_owner):
@@ -71,8 +73,8 @@ class Retention:
                     gone.append(number)
                     lost.setdefault(root_of(run_id), set()).add(content.content_id)
         await self._delete(gone, lost)
-        if self._seconds is not None and root is None:
-            self._checked_until = max(self._checked_until, now - self._seconds)
+        if root is None:
+            self._checked_until = ended_by
 
     async def clean_run(self, run_id: str) -> int:
         """Delete all stored contents of a run that has ended and of the runs below it; returns how many.
