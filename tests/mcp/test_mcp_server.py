@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -170,6 +171,36 @@ def test_what_goes_wrong_in_a_run_is_said_on_standard_error(tmp_path: Path) -> N
     said = (tmp_path / "said.txt").read_text()
     assert "WARNING" in said
     assert "the menu is burnt" in said
+
+
+def test_a_call_with_half_of_a_surrogate_pair_is_answered(canteen: McpServer) -> None:
+    """So writes a client whose text was cut within an emoji; the SDK drops what has it, and nobody heard more of it."""
+
+    def call(number: int, name: str, **arguments: str) -> dict[str, Any]:
+        params = {"name": name, "arguments": arguments}
+        return {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}
+
+    client = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+    with subprocess.Popen(
+        canteen.target, cwd=canteen.cwd, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        told: dict[int, Any] = {}
+        for message in (
+            {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": client},
+            {"jsonrpc": "2.0", "method": "notifications/initialized"},
+            call(1, "run_status", run_id="run-\ud83d"),
+            *(call(number, "list_agents") for number in range(2, 100)),  # before it ends, the other is long answered
+        ):
+            process.stdin.write(json.dumps(message) + "\n")
+            process.stdin.flush()
+            if message.get("id") not in (None, 1):
+                answer = json.loads(process.stdout.readline())
+                told[answer["id"]] = answer
+        process.stdin.close()
+        told |= {answer["id"]: answer for answer in map(json.loads, process.stdout)}
+    assert "no run has the id 'run-\ufffd'" in told[1]["result"]["content"][0]["text"]
 
 
 def test_nothing_to_serve_is_an_error_that_says_what_to_name(run_async: RunAsync) -> None:

@@ -14,6 +14,7 @@ from repertory._error_texts import safe_str
 from repertory._version import __version__
 from repertory.errors import ConfigurationError, ToolAbort
 from repertory.llm.messages import Image, Json, Text, is_media
+from repertory.mcp.repairs import repaired
 from repertory.tools import Tool, ToolContext, ToolOutput
 from repertory.tools.execution import execute, unknown_tool
 from repertory.tools.threads import from_any_thread
@@ -75,7 +76,8 @@ async def serve_over_stdio(tools: Iterable[Tool], *, instructions: str = "") -> 
     server = serve_tools(tools, instructions=instructions)
     from mcp.server.stdio import stdio_server
 
-    async with stdio_server() as (reading, writing):
+    # A request with half of a surrogate pair, as a client writes that has cut a text, would never be answered.
+    async with repaired(stdio_server(), "stdio", anyio.Event()) as (reading, writing):
         await server.run(reading, writing, server.create_initialization_options())
 
 
