@@ -18,7 +18,7 @@ import pytest
 
 import repertory as rp
 from repertory.errors import ConfigurationError, PayloadInvalid, RecordRefused, RunFailed
-from repertory.llm.messages import Block
+from repertory.llm.messages import Block, Text, ToolResult
 from repertory.llm.model import ModelRequest
 from repertory.record import Redactor, open_journal
 from repertory.runs.log import redacted_log
@@ -128,6 +128,38 @@ async def test_a_run_that_fails_with_a_secret_records_none(tmp_path: Path, monke
             await going.wait_result()
         row = await supervisor.journal.read_run(going.id)
         assert f"no access with [redacted: {NAME}]" in str(row.error)
+    assert traces_in(b"".join(path.read_bytes() for path in tmp_path.iterdir())) == []
+
+
+def test_a_document_with_a_secret_in_it_becomes_a_line(tmp_path: Path, run_async: Any, monkeypatch: Any) -> None:
+    """With the task, with a message and as a result: nobody could read what was left of its base 64."""
+    monkeypatch.setenv(NAME, SECRET)
+    page = b"%PDF-1.4 /Type/Page "
+    plain, secret = (rp.media_block(page + said.encode(), title=SECRET) for said in ("nothing", SECRET))
+
+    @rp.tool(effect="pure")
+    def find() -> list[object]:
+        """Find documents."""
+        return ["two:", plain, secret]
+
+    model = ScriptedModel([call("find"), "Done.", "Done."])
+    agent = rp.Agent("clerk", tools=[find], model=model)
+
+    async def main() -> None:
+        async with rp.open_supervisor(tmp_path / "a.db", redact=[NAME]) as supervisor:
+            going = await supervisor.spawn(agent, "Look.", attachments=[plain, secret])
+            await going.wait_result()
+            for _ in range(2):
+                await going.ask("And here?", attachments=[secret], message_id="m-1")
+
+    run_async(main)
+    left = Text(f"[left out: document with [redacted: {NAME}] in it]")
+    shown = rp.media_block(page + b"nothing", title=f"[redacted: {NAME}]")
+    task, result, message = (each.content for each in model.requests[-1].messages if each.role == "user")
+    assert task == (shown, left, Text("Look."))
+    assert isinstance(result[0], ToolResult)
+    assert result[0].content == (Text("two:"), shown, left)
+    assert message == (left, Text("And here?"))
     assert traces_in(b"".join(path.read_bytes() for path in tmp_path.iterdir())) == []
 
 

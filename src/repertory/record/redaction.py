@@ -20,6 +20,7 @@ import msgspec
 from repertory._counting import counted
 from repertory._frozen import FrozenDict, FrozenList, freeze
 from repertory.errors import ConfigurationError, RecordRefused
+from repertory.llm.messages import Image, Json, RawBlock, decode_block, encode_block
 
 T = TypeVar("T")
 
@@ -33,7 +34,8 @@ class Redactor:
     """Replaces the values of environment variables by ``[redacted: NAME]``.
 
     A value is found as it is, in base 64, in hexadecimal, URL-encoded and in JSON; a value of several lines also line
-    by line. A value that was cut, or encoded in another way, is not found.
+    by line. A value that was cut, or encoded in another way, is not found. An image or a document with a value in it
+    becomes a line of text, as nobody could read what is left of it.
 
     Args:
         names: Names of environment variables. If one is not set now, there is nothing to replace, and a warning is
@@ -86,6 +88,9 @@ class Redactor:
     def _walk(self, value: Any) -> Any:
         if isinstance(value, str):
             return self._text(value)
+        if isinstance(value, Image | RawBlock):
+            raw = encode_block(value)
+            return value if (new := self._walk(raw)) is raw else decode_block(new)
         if isinstance(value, msgspec.Struct):
             fields = {name: getattr(value, name) for name in value.__struct_fields__}
             changed = {name: new for name, old in fields.items() if (new := self._walk(old)) is not old}
@@ -95,7 +100,8 @@ class Redactor:
             pairs = [*zip(map(self._walk, value), map(self._walk, value.values()), strict=True)]
             if all(key in value and value[key] is item for key, item in pairs):
                 return value
-            return freeze(dict(pairs)) if isinstance(value, FrozenDict) else dict(pairs)
+            new = self._left_out(value) or dict(pairs)
+            return freeze(new) if isinstance(value, FrozenDict) else new
         if isinstance(value, list | tuple):
             items = [*map(self._walk, value)]
             if all(new is old for new, old in zip(items, value, strict=True)):
@@ -107,6 +113,17 @@ class Redactor:
             text = value.decode("latin-1")
             return value if (new := self._text(text)) is text else new.encode("latin-1", "replace")
         return value
+
+    def _left_out(self, raw: Json) -> Json:
+        """What stands for an image or a document, in JSON, if its base 64 has a value in it; {} if that has none."""
+        match raw:
+            case {"type": "image" | "document" as kind, "source": {"type": "base64", "data": str(data)}}:
+                if (found := self._pattern.search(data)) is not None:
+                    return {
+                        "type": "text",
+                        "text": f"[left out: {kind} with [redacted: {self._names[found[0]]}] in it]",
+                    }
+        return {}
 
 
 def _forms(value: str) -> set[str]:
