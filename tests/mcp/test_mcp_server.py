@@ -158,17 +158,21 @@ def test_any_tools_can_be_served(run_async: RunAsync, backend: str) -> None:
 
 
 def test_what_goes_wrong_in_a_run_is_said_on_standard_error(tmp_path: Path) -> None:
-    """As by a service: the client's log is where its person looks."""
+    """As by a service: the client's log is where its person looks. What a client asks wrongly is no crash."""
     (tmp_path / "broken.py").write_text(BROKEN)
     command = f"exec {sys.executable} -m repertory mcp --agent broken:clerk --db runs.db 2> said.txt"
 
     async def main() -> None:
         async with McpServer("broken", ["sh", "-c", command], cwd=tmp_path, trusted=True).open() as offered:
             (clerk,) = (tool for tool in offered if tool.name == "clerk")
+            (status,) = (tool for tool in offered if tool.name == "run_status")
             await call_tool(clerk, {"task": "Find the dal."})
+            asked = await call_tool(status, {"run_id": "run-none"})
+            assert asked.text.startswith("no run has the id 'run-none'\n")
 
     anyio.run(main)
     said = (tmp_path / "said.txt").read_text()
+    assert "run-none" not in said
     assert "WARNING" in said
     assert "the menu is burnt" in said
 

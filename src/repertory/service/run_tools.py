@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Annotated, Any, Final
+from functools import wraps
+from typing import Annotated, Any, Final, ParamSpec, TypeVar
 
 import anyio
 import msgspec
 
-from repertory.errors import RepertoryError, ToolFailed
+from repertory.errors import JournalError, RepertoryError, ToolFailed, ToolRetry
 from repertory.llm.messages import Json
 from repertory.record.records import FINAL_STATES
 from repertory.runs.events import ModelAnswered, ToolStarted
@@ -20,6 +21,9 @@ from repertory.service.requests import RunsQuery
 from repertory.service.views import RunView
 from repertory.supervisor import Run
 from repertory.tools import Tool, ToolContext, tool
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 ABOUT: Final = """\
 Agents that work on their own, each run with a durable record. The tool named after an agent gives it a task and waits \
@@ -56,6 +60,21 @@ def run_tools(control: Control) -> Sequence[Tool]:
     return made
 
 
+def _told(ask: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
+    """A function whose refusals the client's model is told: an id that does not exist is no crash of a tool."""
+
+    @wraps(ask)
+    async def answer(*args: P.args, **options: P.kwargs) -> T:
+        try:
+            return await ask(*args, **options)
+        except (JournalError, ToolFailed):
+            raise
+        except RepertoryError as error:
+            raise ToolRetry(str(error)) from error
+
+    return answer
+
+
 class _Runs:
     """Operations on the runs. The client's model is shown the docstrings."""
 
@@ -66,6 +85,7 @@ class _Runs:
         """The agents that a run can be started with."""
         return [msgspec.to_builtins(view) for view in self._control.offers.list()]
 
+    @_told
     async def list_runs(self, limit: Positive = 20) -> list[Json]:
         """The newest runs, oldest first.
 
@@ -74,6 +94,7 @@ class _Runs:
         """
         return [_brief(view) for view in (await self._control.runs.list_runs(RunsQuery(limit=limit))).runs]
 
+    @_told
     async def run_status(self, run_id: str) -> Json:
         """How a run stands: its state, its iterations and what it cost.
 
@@ -82,6 +103,7 @@ class _Runs:
         """
         return await self._told(run_id)
 
+    @_told
     async def wait_result(self, run_id: str, timeout: Seconds = 60.0) -> Json:
         """Wait for a run's result; after the timeout, or where nobody runs it, say how it stands.
 
@@ -92,6 +114,7 @@ class _Runs:
         await self._control.wait_ended(run_id, timeout)
         return await self._told(run_id)
 
+    @_told
     async def query_memory(self, run_id: str, text: str = "", limit: Positive = 20) -> Json:
         """List what a run has in memory, newest first, or the best for some words: ids and how each begins.
 
@@ -104,6 +127,7 @@ class _Runs:
         listed: Json = msgspec.to_builtins(found)
         return listed
 
+    @_told
     async def read_memory(self, run_id: str, item_id: str) -> Json:
         """Read an item of a run's memory whole.
 
@@ -115,6 +139,7 @@ class _Runs:
         item: Json = msgspec.to_builtins(await read_item(self._control.journal, scope_id, item_id))
         return item
 
+    @_told
     async def start_run(self, agent: str, task: str) -> Json:
         """Start a run and return its id at once.
 
@@ -124,6 +149,7 @@ class _Runs:
         """
         return {"run_id": await self._control.start(agent, task)}
 
+    @_told
     async def send_message(self, run_id: str, text: str) -> str:
         """Say something to a run that is under way; its model reads it at its next iteration.
 
@@ -134,6 +160,7 @@ class _Runs:
         await self._control.send(run_id, text)
         return "said"
 
+    @_told
     async def stop_run(self, run_id: str) -> str:
         """End a run at its next boundary. It can be resumed.
 
@@ -143,6 +170,7 @@ class _Runs:
         await self._control.tell(run_id, "stop")
         return "it ends at its next boundary"
 
+    @_told
     async def resume_run(self, run_id: str) -> str:
         """Let a run go on that was paused, stopped or failed, or that an earlier process began.
 
@@ -152,6 +180,7 @@ class _Runs:
         await self._control.resume(run_id)
         return "it goes on"
 
+    @_told
     async def ask(self, agent: str, task: str, context: ToolContext) -> str:
         """Start a run and wait for its answer."""
         run_id = await self._control.start(agent, task)
