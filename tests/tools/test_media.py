@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import struct
+import zlib
 from typing import Any
 
 import msgspec
@@ -81,6 +82,26 @@ async def test_a_tool_shows_a_picture_or_a_document_by_returning_its_bytes() -> 
         output = await rp.call_tool(show, {"file": file})
         assert output.content == (media_block(bytes(files[file]), media_type),)
     assert "is too large" in (await rp.call_tool(show, {"file": "huge"})).text
+
+
+def test_the_pages_of_a_document_are_counted_where_they_are_compressed() -> None:
+    """As in most: of a scan there were guessed to be so many that it was not shown, of a long text too few."""
+    objects = zlib.compress(b"1 0 2 90 <</Type /Pages /Count 3>>" + b"<</Type/Page/Parent 1 0 R>>" * 3)
+    stream = b"5 0 obj\n<<\n/Type /ObjStm\n/N 4\n/Length %d\n/Filter /FlateDecode\n>>\nstream\n%s\nendstream\n"
+    packed = b"%PDF-1.5\n" + stream % (len(objects), objects)
+    for scanned in (b"", bytes(5_000_000)):
+        assert estimate_tokens(media_block(packed + scanned)) == 3 * PAGE_TOKENS
+    both = packed * 2 + b"<< /Type /Page >>"
+    assert estimate_tokens(media_block(both)) == 7 * PAGE_TOKENS
+    damaged = packed.replace(objects, objects[:20] + bytes(99)) + bytes(100_000)
+    assert estimate_tokens(media_block(damaged)) == 2 * PAGE_TOKENS
+
+
+def test_a_document_that_unpacks_without_end_is_not_unpacked_whole() -> None:
+    """In a small fraction of a second for each, however many it has."""
+    bomb = b"/ObjStm>>stream\n" + zlib.compress(bytes(3_000_000))
+    block = media_block(b"%PDF-1.5\n" + bomb * 500)
+    assert estimate_tokens(block) == (len(bomb) * 500 // 50_000) * PAGE_TOKENS
 
 
 @pytest.mark.parametrize(
