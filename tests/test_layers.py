@@ -61,6 +61,7 @@ ANYWHERE = {
     "_json_types",
     "_json_values",
     "_log",
+    "_pdf",
     "_postgres_address",
     "_repeated_event",
     "_version",

@@ -38,9 +38,7 @@ _TOO_LONG = re.compile(
     r"|max(?:imum)? (?:context|prompt|model|allowed input) length|max_model_len|model context window is \d"
     r"|token count\b.{0,40} exceeds the |reduce the length of the|range of input length"
 )
-_TOO_MUCH_MEDIA = re.compile(
-    r"(?i)too (?:many images|much media)|many-images? requests|at most \d+ image|\d+ PDF pages"
-)
+_MANY_MEDIA = re.compile(r"(?i)too (?:many images|much media)|many-images? requests|at most \d+ image|\d+ PDF pages")
 # Anthropic, Gemini, vLLM, llama.cpp; a damaged file, or one with a password, has the right first bytes. Whatever else
 # Anthropic says of one begins with its place: "messages.0.content.0.image.source.base64: invalid base64 data".
 _MEDIA = re.compile(
@@ -116,8 +114,7 @@ def from_status(place: Place, status: int, body: Any, headers: Mapping[str, str]
 
 
 def _classify(place: Place, status: int, message: str, fact: str) -> tuple[ModelError, bool]:
-    media = _TOO_MUCH_MEDIA.search(message) is not None
-    if media or _TOO_LONG.search(message) or status == 413:
+    if (media := _MANY_MEDIA.search(message) is not None) or _TOO_LONG.search(message) or status == 413:
         fits = f"the prompt does not fit model {place.model!r}: {fact}; send a strictly smaller one"
         return PromptTooLong(fits, media=media), False
     if _MEDIA.search(message):

@@ -4,27 +4,19 @@ from __future__ import annotations
 
 import base64
 import binascii
-import re
-import zlib
 from collections.abc import Iterable
 from contextlib import suppress
-from itertools import islice
 
 import msgspec
 
 from repertory._json_text import canonical_json
+from repertory._pdf import count_pages
 from repertory.llm.messages import Block, Image, Message, RawBlock, ToolResult, encode_block, is_document, is_media
 from repertory.llm.model import ModelRequest, ToolSchema
 
 IMAGE_TOKENS = 1_600  # a large picture's price at the Messages API; its bytes say nothing about its tokens
 # A page of a PDF is sent as 1,500 to 3,000 tokens of text and as an image (platform.claude.com/docs, PDF support).
 PAGE_TOKENS = 2_200 + IMAGE_TOKENS
-_PAGE = re.compile(rb"/Type\s*/Page(?![A-Za-z])")
-# Since version 1.5 a PDF may have its pages in such compressed streams; most have.
-_OBJECTS = re.compile(rb"/ObjStm\b(?:[^>/]*+/){0,8}+[^>/]*+>>\s*+stream\r?\n")
-_MOST_STREAMS = 2_000  # each has some hundred objects, and a page a few
-_MOST_OF_ONE, _MOST_OF_ALL = 1_000_000, 50_000_000  # bytes that are unpacked: a small stream can be a bomb
-_PAGE_BYTES = 50_000  # of one page, if the PDF's list of pages cannot be read; our own rough guess
 
 _LEAST, _MOST = 0.3, 4.0  # beyond these the figures do not describe the same prompt
 _LEAST_FIRST, _MOST_FIRST = 0.8, 1.25  # beyond these, a first prompt has parts that no estimate can see
@@ -78,19 +70,6 @@ def count_bytes(text: str) -> int:
 
 def _of_bytes(written: bytes) -> int:
     return -(-len(written) // 4)
-
-
-def count_pages(pdf: bytes) -> int:
-    """About how many pages a PDF has; at least 1."""
-    pages, left = len(_PAGE.findall(pdf)), _MOST_OF_ALL
-    for each in islice(_OBJECTS.finditer(pdf), _MOST_STREAMS):
-        with suppress(zlib.error):  # it is damaged, encrypted, or compressed in another way
-            packed = pdf[each.end() : each.end() + _MOST_OF_ONE]
-            objects = zlib.decompressobj().decompress(packed, _MOST_OF_ONE)
-            pages, left = pages + len(_PAGE.findall(objects)), left - len(objects)
-        if left <= 0:
-            break
-    return pages or max(1, len(pdf) // _PAGE_BYTES)
 
 
 def _document_tokens(block: RawBlock) -> int:

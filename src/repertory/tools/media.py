@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from typing import Final, TypeAlias, TypeVar
 
 from repertory._choices import check_type, show
+from repertory._pdf import count_pages
 from repertory.errors import ConfigurationError
-from repertory.llm.estimate import count_pages
 from repertory.llm.messages import Block, Image, RawBlock, Text, is_document, is_media
 
 __all__ = ["Media"]
