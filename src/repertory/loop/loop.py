@@ -129,7 +129,7 @@ class Loop:
         interrupted = sum(call.is_interrupted and call.use.id not in waits for call in calls)
         self._live.publish(RunResumed, entries=len(snapshot), interrupted_calls=interrupted, agent_changed=changed)
         await self._wait_while_paused()
-        if self._live.desired_state != "go":
+        if self._live.desired_state in ("stop", "close"):
             return  # the calls stay open
         await self._caller.run(calls, iteration)
         if changed and self._form is not None and self._form.is_outdated(self._ledger.snapshot()):

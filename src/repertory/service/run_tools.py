@@ -60,7 +60,7 @@ def run_tools(control: Control) -> Sequence[Tool]:
     return made
 
 
-def _told(ask: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
+def _tells_refusals(ask: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
     """A function whose refusals the client's model is told: an id that does not exist is no crash of a tool."""
 
     @wraps(ask)
@@ -85,7 +85,7 @@ class _Runs:
         """The agents that a run can be started with."""
         return [msgspec.to_builtins(view) for view in self._control.offers.list()]
 
-    @_told
+    @_tells_refusals
     async def list_runs(self, limit: Positive = 20) -> list[Json]:
         """The newest runs, oldest first.
 
@@ -94,7 +94,7 @@ class _Runs:
         """
         return [_brief(view) for view in (await self._control.runs.list_runs(RunsQuery(limit=limit))).runs]
 
-    @_told
+    @_tells_refusals
     async def run_status(self, run_id: str) -> Json:
         """How a run stands: its state, its iterations and what it cost.
 
@@ -103,7 +103,7 @@ class _Runs:
         """
         return await self._told(run_id)
 
-    @_told
+    @_tells_refusals
     async def wait_result(self, run_id: str, timeout: Seconds = 60.0) -> Json:
         """Wait for a run's result; after the timeout, or where nobody runs it, say how it stands.
 
@@ -114,7 +114,7 @@ class _Runs:
         await self._control.wait_ended(run_id, timeout)
         return await self._told(run_id)
 
-    @_told
+    @_tells_refusals
     async def query_memory(self, run_id: str, text: str = "", limit: Positive = 20) -> Json:
         """List what a run has in memory, newest first, or the best for some words: ids and how each begins.
 
@@ -127,7 +127,7 @@ class _Runs:
         listed: Json = msgspec.to_builtins(found)
         return listed
 
-    @_told
+    @_tells_refusals
     async def read_memory(self, run_id: str, item_id: str) -> Json:
         """Read an item of a run's memory whole.
 
@@ -139,7 +139,7 @@ class _Runs:
         item: Json = msgspec.to_builtins(await read_item(self._control.journal, scope_id, item_id))
         return item
 
-    @_told
+    @_tells_refusals
     async def start_run(self, agent: str, task: str) -> Json:
         """Start a run and return its id at once.
 
@@ -149,7 +149,7 @@ class _Runs:
         """
         return {"run_id": await self._control.start(agent, task)}
 
-    @_told
+    @_tells_refusals
     async def send_message(self, run_id: str, text: str) -> str:
         """Say something to a run that is under way; its model reads it at its next iteration.
 
@@ -160,7 +160,7 @@ class _Runs:
         await self._control.send(run_id, text)
         return "said"
 
-    @_told
+    @_tells_refusals
     async def stop_run(self, run_id: str) -> str:
         """End a run at its next boundary. It can be resumed.
 
@@ -170,7 +170,7 @@ class _Runs:
         await self._control.tell(run_id, "stop")
         return "it ends at its next boundary"
 
-    @_told
+    @_tells_refusals
     async def resume_run(self, run_id: str) -> str:
         """Let a run go on that was paused, stopped or failed, or that an earlier process began.
 
@@ -180,7 +180,7 @@ class _Runs:
         await self._control.resume(run_id)
         return "it goes on"
 
-    @_told
+    @_tells_refusals
     async def ask(self, agent: str, task: str, context: ToolContext) -> str:
         """Start a run and wait for its answer."""
         run_id = await self._control.start(agent, task)
