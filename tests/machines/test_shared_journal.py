@@ -499,3 +499,29 @@ def test_names_and_labels_that_cannot_be_shown_are_refused(postgres: PostgresSer
             assert await supervisor.runs() == []
 
     run_async(main)
+
+
+def test_a_paused_run_that_is_asked_for_again_waits_in_no_queue(postgres: PostgresServer, run_async: RunAsync) -> None:
+    """Any machine would take it from there, and make it go on. Where there is no room to hold it, that is said."""
+
+    async def main() -> None:
+        uri, gate = postgres.new_journal(), Gate()
+        clerk = rp.Agent("clerk", model=FunctionModel(gate.answer))
+        async with supervisor_at(uri, drain_timeout=0) as supervisor:
+            run = await supervisor.spawn(clerk, "Work.", run_id="work")
+            await gate.asked.wait()
+            run.pause()
+        gate = Gate()
+        clerk = rp.Agent("clerk", model=FunctionModel(gate.answer))
+        async with supervisor_at(uri, max_runs=1) as supervisor:
+            other = await supervisor.spawn(clerk, "Wait.")
+            with pytest.raises(RunError, match=r"work is paused, and cannot be held here now: .*max_runs"):
+                await supervisor.spawn(clerk, "Work.", run_id="work")
+            gate.open.set()
+            await other.wait_result()
+            run = await supervisor.spawn(clerk, "Work.", run_id="work")
+            assert (await supervisor.journal.read_run("work")).state == "paused"
+            run.resume()
+            assert await run.wait_result() == "Done."
+
+    run_async(main)

@@ -192,6 +192,7 @@ class Runtime:
 
         Raises:
             RunExists: The run has another task, agent or request.
+            RunError: The run is paused, other machines could take it from the queue, and there is no room for it here.
             PayloadInvalid, QueueFull: As ``begin``.
             ContextMissing: As ``continue_run``.
         """
@@ -201,8 +202,15 @@ class Runtime:
         if live is not None:
             return live
         if row is not None:
+            stays = parent is None and row.state == "paused"  # nobody resumed it
+            why = self._why_waits(row.started) if stays and self.claims is not None else ""
+            if why:  # any machine would take it from the queue, and begin it
+                raise RunError(
+                    f"run {row.started.run_id} is paused, and cannot be held here now: {why}; "
+                    "supervisor.resume(run_id) lets it go on"
+                )
             live = await self.continue_run(row, agent, ended=ended, parent=parent, context=context)
-            if parent is None and row.state == "paused":  # nobody resumed it
+            if stays:
                 self.pause(live)
             return live
         if parent is None and await self._journal.was_removed(started.run_id):

@@ -121,7 +121,8 @@ class Supervisor:
             ContextMissing: The existing run with this id would continue, and was started with a context.
             QueueFull: The run would have to wait, and its client has as many runs in the queue as it may.
             RunElsewhere: The run with this id is under way on another machine.
-            RunError: The supervisor is closed.
+            RunError: The supervisor is closed. Or the run with this id is paused on record and, where several machines
+                share a journal, there is no room to hold it here.
             ModelAuthenticationError: The run is new, and there is no key for its model or for one of its team.
         """
         check_agent(agent)
