@@ -102,7 +102,7 @@ def test_a_title_of_any_characters_is_shown(run_async: RunAsync) -> None:
 
 
 def test_a_model_that_takes_no_documents_is_told_that_there_was_one(run_async: RunAsync) -> None:
-    """As with the result of a tool."""
+    """As with the result of a tool. The message stays the same one, in a fork of a fork too."""
     seen = list[list[tuple[Block, ...]]]()
     profile = msgspec.structs.replace(profile_for("claude-sonnet-4-5"), documents=False)
 
@@ -114,7 +114,12 @@ def test_a_model_that_takes_no_documents_is_told_that_there_was_one(run_async: R
         async with rp.open_supervisor(model=FunctionModel(look, profile=profile)) as supervisor:
             run = await supervisor.spawn(CLERK, "Pay it.", attachments=[BILL])
             await run.wait_result()
-            await run.ask("And this.", attachments=[BILL])
+            await run.ask("And this.", attachments=[BILL], message_id="m1")
+            for _ in range(2):
+                run = await supervisor.fork(run.id, iteration=2, agent=CLERK)
+                assert await run.ask("And this.", attachments=[BILL], message_id="m1") == "done"
+                with pytest.raises(RunError, match="with another text or other attachments"):
+                    await run.send("And this.", message_id="m1")
 
     run_async(main)
     line = Text("[a document, which this model cannot be shown]")

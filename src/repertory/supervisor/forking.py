@@ -43,7 +43,7 @@ from repertory.record.records import (
 from repertory.record.rows import encode_json
 from repertory.record.statistics import RESULT_SUMMARIZED
 from repertory.runs.events import RunForked, to_record
-from repertory.runs.inbox import Said, said_records
+from repertory.runs.inbox import SAID, Said, said_records
 from repertory.runs.live import LiveRun
 from repertory.runs.payloads import instructions_of, payload_on_record
 from repertory.summarizer.messages import ForgetRun
@@ -258,6 +258,9 @@ async def fork_records(journal: Journal, row: RunRow, wanted: Fork, *, new_id: s
     for kind in (SummaryStored, PayloadChanged):
         copied += await journal.read_records(kind, past.run_id)
     copied += await journal.read_events(past.run_id, types=[RESULT_SUMMARIZED])
+    heard = {record.entry.message_id for _, record in numbered[:stop]}
+    said_before = await journal.read_events(past.run_id, types=[SAID])
+    copied += [each for each in said_before if each[1].body["message_id"] in heard]
     copied += await _contents(journal, past.run_id, end)
     if await journal.was_removed(past.run_id):  # what was read may be incomplete
         raise RunNotFound(f"run {past.run_id} was removed while it was forked")

@@ -9,14 +9,12 @@ from typing import Any, Final
 from repertory.agents.agent import Agent
 from repertory.context import replay
 from repertory.errors import JournalUnreadable
-from repertory.llm.messages import is_media, text_of
 from repertory.loop.open_calls import close_calls
 from repertory.memory import Memory
 from repertory.memory.messages import AsksMemory
 from repertory.record import Ledger
 from repertory.record.records import FINAL_STATES, Record, RunRow, RunStateChanged
 from repertory.record.statistics import RESULT_SUMMARIZED
-from repertory.runs.attachments import attach
 from repertory.runs.events import IterationStarted, StateChanged, to_record
 from repertory.runs.inbox import SAID, Said
 from repertory.runs.live import LiveRun
@@ -65,7 +63,7 @@ async def read_back(
         was, now = started.agent_digest, agent.digest
         log(logging.WARNING, "agent.changed", run=live.run_id, agent=agent.name, was=was, now=now)
     live.members.update(live.tally.by_run)
-    heard = {entry.message_id: entry for entry in ledger.snapshot() if entry.message_id}
+    heard = {entry.message_id for entry in ledger.snapshot()}
     answered = {entry.tool_call_id for entry in ledger.snapshot()}
     for _, record in await journal.read_events(live.run_id, types=[IterationStarted.__name__], limit=1):
         live.spending.since = record.elapsed
@@ -80,12 +78,6 @@ async def read_back(
             live.waits.read_back(record, agent=live.agent.name, answered=answered)
         elif record.type == RESULT_SUMMARIZED:
             live.result_summaries[record.body["position"]] = record.body["text"]
-    for message_id, entry in heard.items():
-        if message_id not in live.inbox:  # the run that this one was forked from was sent it
-            blocks = [block for block in entry.content if is_media(block)]
-            came = await attach(journal, live.run_id, "said", message_id, blocks, at=0.0) if blocks else None
-            said = Said(text_of(entry.content), attached=came.content_id if came else "")
-            live.inbox.put(message_id, said, read=True)
     return live
 
 
