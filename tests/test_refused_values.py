@@ -261,7 +261,10 @@ async def test_an_option_of_a_supervisor_is_refused_as_itself(where: str, option
     [
         ("ContextPolicy.window", lambda: rp.ContextPolicy(window=HALF)),  # type: ignore[arg-type]
         ("model must be a Model", lambda: rp.Agent("a", model=rp.OfflineModel)),  # type: ignore[arg-type]
-        ("tools[0] is <class 'test_refused_values.Pool'>; name a", lambda: rp.Agent("a", tools=[Pool])),
+        (
+            "tools[0] is <class 'test_refused_values.Pool'>; make one of it, Pool(…)",
+            lambda: rp.Agent("a", tools=[Pool]),
+        ),
         ("ContextPolicy.rhythm", lambda: rp.ContextPolicy(rhythm=LONG)),  # type: ignore[arg-type]
         ("ResultPolicy.compact_prompt", lambda: rp.ResultPolicy(compact_prompt=b"shorter")),  # type: ignore[arg-type]
         ("ResultPolicy.compactor", lambda: rp.ResultPolicy(compactor=b"log")),  # type: ignore[arg-type]

@@ -56,7 +56,7 @@ async def _pass_on(
 ) -> None:
     from pydantic import ValidationError
 
-    async with passing:
+    async with passing, incoming:  # nobody else closes what comes from standard input
         async for message in incoming:
             for said in _read_again(message) if isinstance(message, ValidationError) else [message]:
                 result = None if isinstance(said, Exception) else getattr(said.message, "result", None)
