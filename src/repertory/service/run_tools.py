@@ -6,7 +6,7 @@ import math
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import wraps
-from typing import Annotated, Any, Final, ParamSpec, TypeVar
+from typing import Annotated, Any, Final
 
 import anyio
 import msgspec
@@ -21,9 +21,6 @@ from repertory.service.requests import RunsQuery
 from repertory.service.views import RunView
 from repertory.supervisor import Run
 from repertory.tools import Tool, ToolContext, tool
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 ABOUT: Final = """\
 Agents that work on their own, each run with a durable record. The tool named after an agent gives it a task and waits \
@@ -43,36 +40,36 @@ def run_tools(control: Control) -> Sequence[Tool]:
     reads: dict[str, Any] = {"effect": "pure", "repeatable": False}
     made: list[Tool] = [
         tool(runs.list_agents, **reads),
-        tool(runs.list_runs, **reads),
-        tool(runs.run_status, **reads),
-        tool(runs.wait_result, deadline=None, **reads),
-        tool(runs.query_memory, **reads),
-        tool(runs.read_memory, **reads),
-        tool(runs.start_run),
-        tool(runs.send_message),
-        tool(runs.stop_run, effect="idempotent"),
-        tool(runs.resume_run, effect="idempotent"),
+        _make(runs.list_runs, **reads),
+        _make(runs.run_status, **reads),
+        _make(runs.wait_result, deadline=None, **reads),
+        _make(runs.query_memory, **reads),
+        _make(runs.read_memory, **reads),
+        _make(runs.start_run),
+        _make(runs.send_message),
+        _make(runs.stop_run, effect="idempotent"),
+        _make(runs.resume_run, effect="idempotent"),
     ]
     taken = {each.name for each in made}
     for agent in control.offers.list():
         name = agent.name if agent.name not in taken else f"ask_{agent.name}"
-        made.append(tool(_asking(runs, agent.name), name=name, description=agent.description, deadline=None))
+        made.append(_make(_asking(runs, agent.name), name=name, description=agent.description, deadline=None))
     return made
 
 
-def _tells_refusals(ask: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
-    """A function whose refusals the client's model is told: an id that does not exist is no crash of a tool."""
+def _make(ask: Callable[..., Awaitable[Any]], **options: Any) -> Tool:
+    """A tool whose refusals the client's model is told: an id that does not exist is no crash of a tool."""
 
     @wraps(ask)
-    async def answer(*args: P.args, **options: P.kwargs) -> T:
+    async def answer(*args: Any, **given: Any) -> Any:
         try:
-            return await ask(*args, **options)
+            return await ask(*args, **given)
         except (JournalError, ToolFailed):
             raise
         except RepertoryError as error:
             raise ToolRetry(str(error)) from error
 
-    return answer
+    return tool(answer, **options)
 
 
 class _Runs:
@@ -85,7 +82,6 @@ class _Runs:
         """The agents that a run can be started with."""
         return [msgspec.to_builtins(view) for view in self._control.offers.list()]
 
-    @_tells_refusals
     async def list_runs(self, limit: Positive = 20) -> list[Json]:
         """The newest runs, oldest first.
 
@@ -94,7 +90,6 @@ class _Runs:
         """
         return [_brief(view) for view in (await self._control.runs.list_runs(RunsQuery(limit=limit))).runs]
 
-    @_tells_refusals
     async def run_status(self, run_id: str) -> Json:
         """How a run stands: its state, its iterations and what it cost.
 
@@ -103,7 +98,6 @@ class _Runs:
         """
         return await self._told(run_id)
 
-    @_tells_refusals
     async def wait_result(self, run_id: str, timeout: Seconds = 60.0) -> Json:
         """Wait for a run's result; after the timeout, or where nobody runs it, say how it stands.
 
@@ -114,7 +108,6 @@ class _Runs:
         await self._control.wait_ended(run_id, timeout)
         return await self._told(run_id)
 
-    @_tells_refusals
     async def query_memory(self, run_id: str, text: str = "", limit: Positive = 20) -> Json:
         """List what a run has in memory, newest first, or the best for some words: ids and how each begins.
 
@@ -127,7 +120,6 @@ class _Runs:
         listed: Json = msgspec.to_builtins(found)
         return listed
 
-    @_tells_refusals
     async def read_memory(self, run_id: str, item_id: str) -> Json:
         """Read an item of a run's memory whole.
 
@@ -139,7 +131,6 @@ class _Runs:
         item: Json = msgspec.to_builtins(await read_item(self._control.journal, scope_id, item_id))
         return item
 
-    @_tells_refusals
     async def start_run(self, agent: str, task: str) -> Json:
         """Start a run and return its id at once.
 
@@ -149,7 +140,6 @@ class _Runs:
         """
         return {"run_id": await self._control.start(agent, task)}
 
-    @_tells_refusals
     async def send_message(self, run_id: str, text: str) -> str:
         """Say something to a run that is under way; its model reads it at its next iteration.
 
@@ -160,7 +150,6 @@ class _Runs:
         await self._control.send(run_id, text)
         return "said"
 
-    @_tells_refusals
     async def stop_run(self, run_id: str) -> str:
         """End a run at its next boundary. It can be resumed.
 
@@ -170,7 +159,6 @@ class _Runs:
         await self._control.tell(run_id, "stop")
         return "it ends at its next boundary"
 
-    @_tells_refusals
     async def resume_run(self, run_id: str) -> str:
         """Let a run go on that was paused, stopped or failed, or that an earlier process began.
 
@@ -180,7 +168,6 @@ class _Runs:
         await self._control.resume(run_id)
         return "it goes on"
 
-    @_tells_refusals
     async def ask(self, agent: str, task: str, context: ToolContext) -> str:
         """Start a run and wait for its answer."""
         run_id = await self._control.start(agent, task)
