@@ -370,7 +370,7 @@ async def show_payload(
     """Show the payload of a run as JSON."""
     async with open_database(db) as source:
         found = await need_run(source, run_id, db)
-        shown = await read_payload(source.journal, await source.journal.read_run(found), version)
+        shown = await read_payload(source.journal, found, version)
     text = json.dumps(shown["payload"], indent=2, ensure_ascii=False)
     return Answer({"database": source.database, **shown}, lambda _: output.write(text))
 
@@ -381,7 +381,7 @@ async def history(run_id: str | None = RUN, *, db: str | None = DATABASE) -> Ans
     """Show who changed what in a run's payload, version by version."""
     async with open_database(db) as source:
         found = await need_run(source, run_id, db)
-        shown = await read_payload_history(source.journal, await source.journal.read_run(found))
+        shown = await read_payload_history(source.journal, found)
     lines = [line for version in shown["versions"] for line in _lines(version)]
     return Answer({"database": source.database, **shown}, lambda screen: screen.print(*lines, sep="\n", soft_wrap=True))
 

@@ -179,12 +179,12 @@ class Control:
             with anyio.move_on_after(_POLL):
                 await self._run_started.wait(seen)
 
-    async def newest(self) -> RunRow:
-        """The root run that was started last. Raises ``RunNotFound``."""
+    async def newest(self) -> str:
+        """The id of the root run that was started last. Raises ``RunNotFound``."""
         roots, _ = await self.journal.read_roots(RootFilter(), 1)
         if not roots:
             raise RunNotFound("no run is on record yet; start one")
-        return await self.journal.read_run(roots[-1])
+        return roots[-1]
 
     async def unfinished(self) -> list[RunRow]:
         """The root runs that have not ended according to the journal but that no process runs."""

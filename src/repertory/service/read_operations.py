@@ -99,8 +99,7 @@ class ReadOperations:
 
     async def stats(self, *, run: str = "", tree: Annotated[int, Meta(ge=0, le=1)] = 0) -> Json:
         """What a run saw and cost, as in ``repertory stats --json``; of the newest run if none is named."""
-        row = await (self._journal.find_run(run) if run else self._control.newest())
-        return await read_stats(self._journal, row, tree=bool(tree))
+        return await read_stats(self._journal, run or await self._control.newest(), tree=bool(tree))
 
     async def list_runs(self, *, query: RunsQuery) -> RunList:
         """The newest trees of runs; with ``figures=yes`` also what each has done and cost."""
@@ -158,14 +157,12 @@ class ReadOperations:
 
     async def record(self, run_id: str, *, start: Count = 0, limit: Listed = 100) -> Json:
         """The record of a run: up to ``limit`` of its entries from a position on."""
-        row = await self._journal.find_run(run_id)
-        return await read_record(self._journal, row, start=start, stop=start + limit)
+        return await read_record(self._journal, run_id, start=start, stop=start + limit)
 
     async def inspect(self, run_id: str, call: str, *, iteration: _Iteration = 0, entries: _Entries = 0) -> Json:
         """What the model saw at one call, or at the ``newest``, with the record and the decisions behind it."""
         number = None if call == "newest" else int(call) if re.fullmatch("[0-9]{1,18}", call) else 0  # there is no 0
-        row = await self._journal.find_run(run_id)
-        return await read_inspection(self._journal, row, iteration or None, call=number, newest=entries)
+        return await read_inspection(self._journal, run_id, iteration or None, call=number, newest=entries)
 
     async def approvals(self) -> Waiting:
         """The tool calls of all runs under way that wait for an approval or for their result."""
@@ -190,11 +187,11 @@ class ReadOperations:
 
     async def payload(self, run_id: str, *, version: Count = 0) -> Json:
         """A run's payload as it is, or as it was in a version."""
-        return await read_payload(self._journal, await self._journal.find_run(run_id), version or None)
+        return await read_payload(self._journal, run_id, version or None)
 
     async def payload_history(self, run_id: str) -> Json:
         """Who changed what in a run's payload."""
-        return await read_payload_history(self._journal, await self._journal.find_run(run_id))
+        return await read_payload_history(self._journal, run_id)
 
     async def contents(self, run_id: str, *, skip: Count = 0, limit: Listed = 50) -> ContentList:
         """What a run and those below it have stored, oldest first."""

@@ -1,4 +1,7 @@
-"""Reports on runs as JSON, read from their journal; docs/cli.md describes the fields."""
+"""Reports on runs as JSON, read from their journal; docs/cli.md describes the fields.
+
+A run is named by its id or an unambiguous beginning of it; each report raises ``RunNotFound`` if there is none.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from repertory.record.contents import put_together
 from repertory.record.entries import Entry
 from repertory.record.journal import Journal
 from repertory.record.memory_records import PayloadChange, PayloadChanged
-from repertory.record.records import ContentStored, ModelCallRow, RunRow, ToolFinished
+from repertory.record.records import ContentStored, ModelCallRow, RunRow, RunStarted, ToolFinished
 from repertory.record.requests import sent_body
 from repertory.record.statistics import RunStatistics
 from repertory.service.marks import Marks, places
@@ -43,8 +46,9 @@ def _fields(of: object, names: Iterable[str]) -> Json:
 # --- the record of a run ----------------------------------------------------------------------------------
 
 
-async def read_record(journal: Journal, row: RunRow, *, start: int = 0, stop: int | None = None) -> Json:
+async def read_record(journal: Journal, run: str, *, start: int = 0, stop: int | None = None) -> Json:
     """Read the entries of a run from ``start`` up to ``stop``, their contents in the format of the Messages API."""
+    row = await journal.find_run(run)
     run_id = row.started.run_id
     found = await journal.read_entries(run_id, start=start, stop=stop)
     calls = [entry.tool_call_id for entry in found if entry.tool_call_id is not None]
@@ -58,41 +62,38 @@ async def read_record(journal: Journal, row: RunRow, *, start: int = 0, stop: in
     return {**said, "length": await journal.count_entries(run_id), "entries": entries}
 
 
-async def read_payload(journal: Journal, row: RunRow, version: int | None = None) -> Json:
+async def read_payload(journal: Journal, run: str, version: int | None = None) -> Json:
     """Read a version of a run's payload, None for the newest. Raises ``RunNotFound`` if there is none."""
-    records = await _payload_records(journal, row)
+    started, records = await _payload_records(journal, run)
     wanted = len(records) if version is None else version
     if wanted > len(records):
-        raise RunNotFound(
-            f"the payload of run {row.started.run_id} has no version {wanted}; it has 1 to {len(records)}"
-        )
-    document = document_of(records[:wanted])
-    return {**_fields(row.started, ("run_id", "agent")), "version": wanted, "payload": document}
+        raise RunNotFound(f"the payload of run {started.run_id} has no version {wanted}; it has 1 to {len(records)}")
+    return {**_fields(started, ("run_id", "agent")), "version": wanted, "payload": document_of(records[:wanted])}
 
 
-async def read_payload_history(journal: Journal, row: RunRow) -> Json:
+async def read_payload_history(journal: Journal, run: str) -> Json:
     """Read who changed what in the payload of a run, and which changes failed because others came first.
 
     Raises ``RunNotFound`` if it has none.
     """
+    started, records = await _payload_records(journal, run)
     versions = []
-    for record in await _payload_records(journal, row):
+    for record in records:
         conflicts = [
             {**_change(conflict.change), "version": conflict.version, "reason": conflict.reason}
             for conflict in record.conflicts
         ]
         fields = _fields(record, ("version", "author", "source", "call_id", "at"))
         versions.append({**fields, "changes": [_change(change) for change in record.changes], "conflicts": conflicts})
-    return {**_fields(row.started, ("run_id", "agent")), "versions": versions}
+    return {**_fields(started, ("run_id", "agent")), "versions": versions}
 
 
-async def _payload_records(journal: Journal, row: RunRow) -> list[PayloadChanged]:
-    records = await journal.read_payload(row.started.run_id)
+async def _payload_records(journal: Journal, run: str) -> tuple[RunStarted, list[PayloadChanged]]:
+    started = (await journal.find_run(run)).started
+    records = await journal.read_payload(started.run_id)
     if not records:
-        raise RunNotFound(
-            f"run {row.started.run_id} has no payload; its agent {row.started.agent!r} names no type for one"
-        )
-    return records
+        raise RunNotFound(f"run {started.run_id} has no payload; its agent {started.agent!r} names no type for one")
+    return started, records
 
 
 def _change(change: PayloadChange) -> Json:
@@ -100,7 +101,7 @@ def _change(change: PayloadChange) -> Json:
 
 
 async def read_inspection(
-    journal: Journal, row: RunRow, iteration: int | None = None, *, call: int | None = None, newest: int = 0
+    journal: Journal, run: str, iteration: int | None = None, *, call: int | None = None, newest: int = 0
 ) -> Json:
     """Read back one iteration of a run: what the model saw, with the record and the decisions behind it.
 
@@ -110,9 +111,10 @@ async def read_inspection(
         newest: ``record`` has only so many of the newest entries, and older ones that the request shows; 0 for all.
 
     Raises:
-        RunNotFound: The run made no such iteration or call.
+        RunNotFound: There is no such run, or it made no such iteration or call.
     """
-    run_id = row.started.run_id
+    started = (await journal.find_run(run)).started
+    run_id = started.run_id
     calls = [each for each in await journal.read_model_calls(run_id, contents=False) if each.called.purpose == "agent"]
     if not calls:
         raise RunNotFound(f"run {run_id} has not called a model yet; repertory ledger {run_id} shows its record")
@@ -128,7 +130,7 @@ async def read_inspection(
     plain = max(answered, default=0) or sum(entry.tokens for entry in entries)
     # Putting a long run together takes a moment, so it must not block the event loop.
     found = await anyio.to_thread.run_sync(_inspected, inspected, bodies, entries, sent_body(recorded))
-    said = {"run_id": run_id, "agent": row.started.agent, "iterations": calls[-1].called.iteration}
+    said = {**_fields(started, ("run_id", "agent")), "iterations": calls[-1].called.iteration}
     return {**said, "length": called.position, "record_tokens": plain, **found}
 
 
@@ -155,17 +157,14 @@ def _inspected(inspected: ModelCallRow, bodies: Sequence[Json], entries: Sequenc
 
 
 def _wanted_call(calls: Sequence[ModelCallRow], run_id: str, iteration: int | None, call: int | None) -> ModelCallRow:
+    first, last = calls[0].called.iteration, calls[-1].called.iteration
+    wanted = last if iteration is None else iteration
+    for each in reversed(calls):
+        if (each.called.iteration == wanted) if call is None else (each.called.call == call):
+            return each
     if call is not None:
-        found = [each for each in calls if each.called.call == call]
-        if not found:
-            raise RunNotFound(f"run {run_id} has no such call of its loop; GET /stats lists those that it made")
-        return found[-1]
-    wanted = calls[-1].called.iteration if iteration is None else iteration
-    found = [each for each in calls if each.called.iteration == wanted]
-    if not found:
-        first, last = calls[0].called.iteration, calls[-1].called.iteration
-        raise RunNotFound(f"run {run_id} has no iteration {wanted}; it made {first} to {last}")
-    return found[-1]
+        raise RunNotFound(f"run {run_id} has no such call of its loop; GET /stats lists those that it made")
+    raise RunNotFound(f"run {run_id} has no iteration {wanted}; it made {first} to {last}")
 
 
 async def read_contents(journal: Journal, run_id: str, *, skip: int = 0, limit: int | None = None) -> list[Json]:
@@ -228,8 +227,9 @@ def call_text(tool: str, arguments: Json) -> str:
 # --- what a run saw and cost ------------------------------------------------------------------------------
 
 
-async def read_stats(journal: Journal, row: RunRow, *, tree: bool) -> Json:
+async def read_stats(journal: Journal, run: str, *, tree: bool) -> Json:
     """Read what a run saw and cost; with ``tree`` also each run below it, and the sums."""
+    row = await journal.find_run(run)
     rows = await journal.read_runs(below=row.started.run_id) if tree else [row]
     runs = [await read_figures(journal, each) for each in rows]
     return {"tree": tree, "total": total_of(runs), "runs": runs}
@@ -357,9 +357,7 @@ def _decision(decision: Decision, iterations: Sequence[int]) -> Json:
     a = decision.arithmetic
     since = len(iterations) - bisect_left(iterations, decision.iteration)
     return {
-        "iteration": decision.iteration,
-        "kind": decision.kind,
-        "reason": decision.reason,
+        **_fields(decision, ("iteration", "kind", "reason")),
         "tokens_before": a.prompt_before,
         "tokens_after": a.prompt_after,
         "tokens_saved": a.cleared_tokens,

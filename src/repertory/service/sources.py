@@ -75,15 +75,15 @@ class RecordSource:
 
     async def read_stats(self, run_id: str, *, tree: bool) -> Json:
         """What a run saw and cost; with ``tree`` also each run below it."""
-        return await read_stats(self.journal, await self.journal.read_run(run_id), tree=tree)
+        return await read_stats(self.journal, run_id, tree=tree)
 
     async def read_inspection(self, run_id: str, iteration: int | None, *, newest: int) -> Json:
         """What the model saw at an iteration; see ``reports.read_inspection``."""
-        return await read_inspection(self.journal, await self.journal.read_run(run_id), iteration, newest=newest)
+        return await read_inspection(self.journal, run_id, iteration, newest=newest)
 
     async def read_record(self, run_id: str, start: int, stop: int) -> Json:
         """Some entries of a run's record, their contents in the format of the Messages API."""
-        return await read_record(self.journal, await self.journal.read_run(run_id), start=start, stop=stop)
+        return await read_record(self.journal, run_id, start=start, stop=stop)
 
     async def waiting(self) -> list[WaitingCall]:
         """The tool calls that wait according to the journal, of unfinished runs, also of those to be resumed."""
