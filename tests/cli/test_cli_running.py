@@ -13,7 +13,7 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 import pytest
-from cli_support import OTHER, Result, in_a_process, invoke, settings
+from cli_support import OTHER, RUN, Result, in_a_process, invoke, settings
 
 from patience import PATIENCE
 from repertory.record import open_journal
@@ -350,6 +350,14 @@ def test_a_run_whose_agent_is_gone_says_how_to_name_it(made: Path, home: Path) -
     result = invoke("resume", OTHER, "--db", made, home=home)
     assert (result.code, result.out) == (2, "")
     assert "nowhere_to_be_found" in result.err
+
+
+@pytest.mark.parametrize("verb", ["resume", "chat"])
+def test_a_run_that_does_not_name_its_agent_says_so(verb: str, made: Path, home: Path) -> None:
+    """A program that handed its agent in started it; ``chat`` does not take another agent in its place."""
+    result = invoke(verb, RUN, "--db", made, home=home)
+    assert (result.code, result.out) == (2, "")
+    assert f"run {RUN} does not say where its agent 'lead' is defined; name it with --agent" in result.err
 
 
 def test_a_refused_key_fails_the_run_and_is_never_shown(tmp_path: Path) -> None:

@@ -18,11 +18,12 @@ from repertory.cli.commands import command
 from repertory.cli.conversing import Lines, Screen, decide_at_terminal, terminal_kept
 from repertory.cli.databases import db_option, read_row, runs_database
 from repertory.cli.options import AGENT, CONTEXT, OWN_DATABASE, How, argument, option
-from repertory.cli.running import RESEARCH, find_agent, find_object, options_with, print_answer, told
+from repertory.cli.running import find_agent, find_object, options_with, print_answer, reference_for, told
 from repertory.cli.stopping import Stop, stopped_by_signals
 from repertory.errors import RepertoryError, RunError
 from repertory.llm.messages import text_of
 from repertory.record import FINAL_STATES, RunRow
+from repertory.service.offers import RESEARCH_REF
 from repertory.supervisor import Run, Supervisor, open_supervisor
 
 _PROMPT = "> "
@@ -47,8 +48,10 @@ def chat(
     path, row = (runs_database(db), None) if run_id is None else read_row(run_id, db)
     saved = {} if row is None else row.started.options
     options = options_with(saved, root or (None if "root" in saved else Path()), how)
-    begun_with = RESEARCH if row is None else row.started.agent_ref or RESEARCH
-    reference = lasting_reference(begun_with if agent is None else agent)
+    if row is None:
+        reference = lasting_reference(RESEARCH_REF if agent is None else agent)
+    else:
+        reference = reference_for(row.started, agent)
     found, handed = find_agent(reference, options), find_object(context, "context")
 
     async def start(supervisor: Supervisor, task: str) -> Run[Any]:

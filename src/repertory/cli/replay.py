@@ -19,7 +19,6 @@ from rich.text import Text
 from repertory.cli import output
 from repertory.cli.commands import Answer, command
 from repertory.cli.options import argument, option
-from repertory.cli.running import import_from_here
 from repertory.context import ContextPolicy
 from repertory.errors import ConfigurationError, RecordingError
 from repertory.llm import Model
@@ -41,6 +40,7 @@ from repertory.replay import (
 from repertory.replay.chart import bars, check_target
 from repertory.replay.reporting import GROUPS
 from repertory.runs import open_model
+from repertory.service.offers import look_into
 
 _MOST = 44  # columns of a run's id
 
@@ -79,7 +79,7 @@ def replay(
     and plays them through the agent loop. Without --agree nothing is sent anywhere: the model and the tools answer as
     they did then.
     """
-    import_from_here()  # a user's policy may be in the current folder
+    look_into("")  # a user's policy may be in the current folder
     chosen = policy_named(policy)
     if agree is not None and plot is not None:
         raise ConfigurationError("--agree draws no chart: leave out one of --agree and --plot")

@@ -33,14 +33,14 @@ from repertory.cli.stopping import stopped_by_signals
 from repertory.errors import ConfigurationError, LimitExceeded, RepertoryError, RunError
 from repertory.llm import Model
 from repertory.llm.messages import Json
-from repertory.record import FINAL_STATES
+from repertory.record import FINAL_STATES, RunStarted
 from repertory.record.opening import is_owned
 from repertory.runs import open_model
+from repertory.service.offers import RESEARCH_REF, look_into
 from repertory.supervisor import Run, Supervisor, open_supervisor
 from repertory.tools.citations import check_citations
 
 _RULE = re.compile(":?-+:?")  # a cell of the line below the headers of a table
-RESEARCH = "repertory.agents:research_team"
 
 
 @command
@@ -61,7 +61,7 @@ def run(
     after its current model call or tool calls, a second one at once; either way `repertory resume` continues it.
     """
     options = options_with({}, root, how)
-    reference = lasting_reference(RESEARCH if agent is None else agent)
+    reference = lasting_reference(RESEARCH_REF if agent is None else agent)
     found, handed = find_agent(reference, options), find_object(context, "context")
     attachments = read_attachments(attach)
 
@@ -99,12 +99,7 @@ def resume(
         state = "interrupted" if row.state in ("running", "waiting") else row.state
         output.say(f"continuing {started.run_id}, which is {state}: {output.one_line(started.task, 60)}")
     options = options_with(started.options, root, how)
-    reference = started.agent_ref if agent is None else lasting_reference(agent)
-    if not reference:
-        raise ConfigurationError(
-            f"run {started.run_id} does not say where its agent {started.agent!r} is defined; name it with --agent"
-        )
-    found, handed = find_agent(reference, options), find_object(context, "context")
+    found, handed = find_agent(reference_for(started, agent), options), find_object(context, "context")
 
     async def start(supervisor: Supervisor) -> Run[Any]:
         return await supervisor.resume(started.run_id, agent=found, context=handed)
@@ -134,9 +129,22 @@ def existing_folder(path: Path) -> Path:
         raise ConfigurationError("the current folder is gone; change to another one") from error
 
 
+def reference_for(started: RunStarted, agent: str | None) -> str:
+    """Where the agent is defined that continues a run: as ``--agent`` says, else the record.
+
+    Raises ``ConfigurationError`` if neither does.
+    """
+    reference = started.agent_ref if agent is None else lasting_reference(agent)
+    if not reference:
+        raise ConfigurationError(
+            f"run {started.run_id} does not say where its agent {started.agent!r} is defined; name it with --agent"
+        )
+    return reference
+
+
 def find_agent(reference: str, options: Json) -> Agent[Any]:
     """Import an agent, also from the current folder, and check its model before anything is written."""
-    import_from_here()
+    look_into("")  # as ``python -m`` does
     model = options.get("model")
     open_model(model)
     with warnings.catch_warnings(record=True) as odd:
@@ -149,14 +157,8 @@ def find_agent(reference: str, options: Json) -> Agent[Any]:
 
 def find_object(reference: str | None, what: str) -> Any:
     """Import an object of the application, such as the context, also from here; None if none is named."""
-    import_from_here()
+    look_into("")
     return None if reference is None else load_object(reference, what)
-
-
-def import_from_here() -> None:
-    """Make modules in the current folder importable, as ``python -m`` does."""
-    if "" not in sys.path:
-        sys.path.insert(0, "")
 
 
 # --- one run in the foreground ----------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from repertory.llm.messages import Json
 from repertory.service.views import AgentView
 
 RESEARCH: Final = "research"
-_RESEARCH_REF: Final = "repertory.agents:research_team"
+RESEARCH_REF: Final = "repertory.agents:research_team"
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,7 +58,7 @@ def make_offer(
 
 def research_offer(root: Path, *, limits: Mapping[str, Any] = MappingProxyType({})) -> Offer:
     """Offer the research team for a folder. Raises ``ConfigurationError`` if there is no such folder."""
-    return make_offer(_RESEARCH_REF, limits=limits, root=str(_existing_folder(root)))
+    return make_offer(RESEARCH_REF, limits=limits, root=str(_existing_folder(root)))
 
 
 class Offers:
@@ -102,7 +102,7 @@ class Offers:
             AgentView(
                 name=name,
                 description=offer.agent.summary,
-                root=offer.options.get("root") if offer.reference == _RESEARCH_REF else None,
+                root=offer.options.get("root") if offer.reference == RESEARCH_REF else None,
             )
             for name, offer in self._offers.items()
         ]
@@ -121,7 +121,7 @@ class Offers:
         offer = self._offers[agent]
         if root is None:
             return offer
-        if offer.reference != _RESEARCH_REF:  # others may do with it as they like
+        if offer.reference != RESEARCH_REF:  # others may do with it as they like
             raise ConfigurationError(f"agent {agent} reads no folder; leave root out")
         folder = _existing_folder(Path(offer.options["root"]))
         inside = _existing_folder(folder / root)
