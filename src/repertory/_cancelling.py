@@ -1,8 +1,9 @@
-"""Who was cancelled: on asyncio a task gets the same error if only what it waited for was."""
+"""Who was cancelled: on asyncio a task gets the same error if only what it waited for was; and until when to wait."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import anyio
 
@@ -24,3 +25,9 @@ def part_for_others(error: BaseException, *kinds: type[BaseException]) -> BaseEx
     if isinstance(error, BaseExceptionGroup):
         return error.split(kinds)[0]
     return error if isinstance(error, kinds) else None
+
+
+async def cancel_after(end: Callable[[], Awaitable[object]], scope: anyio.CancelScope) -> None:
+    """Wait for an end, and cancel a scope then."""
+    await end()
+    scope.cancel()

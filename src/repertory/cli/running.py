@@ -19,6 +19,7 @@ import msgspec
 from rich.table import Table
 from rich.text import Text
 
+from repertory._cancelling import cancel_after
 from repertory.agents import Agent, load_agent
 from repertory.agents.loading import lasting_reference, load_object
 from repertory.cli import output
@@ -193,7 +194,7 @@ async def execute(
             run = await start(supervisor)
             begun_runs.append((run, (await supervisor.journal.read_run(run.id)).started.model))
             async with anyio.create_task_group() as watching:
-                watching.start_soon(stop.cancel_when_asked, watching.cancel_scope)
+                watching.start_soon(cancel_after, stop.asked.wait, watching.cancel_scope)
                 watching.start_soon(decide_at_terminal, run, db_option(path), progress.announce, progress.aside)
                 async for event in run.events(tree=True):
                     is_new = event.run_id not in progress.agents

@@ -39,11 +39,6 @@ class Stop:
         self.asked.set()
         self._act(self)
 
-    async def cancel_when_asked(self, scope: anyio.CancelScope) -> None:
-        """Cancel a scope on the first signal."""
-        await self.asked.wait()
-        scope.cancel()
-
     def interrupted(self, words: str) -> Interrupted:
         """The error for a command that a signal ended."""
         return Interrupted(words, 128 + sum(self.heard[:1]))

@@ -13,6 +13,7 @@ from typing import Any, Final, NoReturn, TypeVar
 import anyio
 import msgspec
 
+from repertory._cancelling import cancel_after
 from repertory._ids import new_id as _new_id
 from repertory._ids import root_of, unit_of
 from repertory._json_text import canonical_json
@@ -29,7 +30,7 @@ from repertory.runs.log import log
 from repertory.runs.streaming import StreamReader
 from repertory.service.deliveries import Deliveries
 from repertory.service.duties import Duties
-from repertory.service.feed import Feed, cancel_after
+from repertory.service.feed import Feed
 from repertory.service.health import Monitor
 from repertory.service.offers import Offers
 from repertory.service.run_reader import UNSETTLED, RunReader

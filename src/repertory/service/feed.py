@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, Self
 from weakref import WeakSet
 
@@ -17,6 +17,7 @@ import anyio
 import anyio.lowlevel
 import msgspec
 
+from repertory._cancelling import cancel_after
 from repertory._ids import root_of
 from repertory._json_text import json_bytes
 from repertory._repeated_event import RepeatedEvent
@@ -273,9 +274,3 @@ class ModelStream(_Stream):
                 return piece
             self._reader = self._read()
         return None
-
-
-async def cancel_after(end: Callable[[], Awaitable[object]], scope: anyio.CancelScope) -> None:
-    """Wait for an end, and cancel a scope then."""
-    await end()
-    scope.cancel()
