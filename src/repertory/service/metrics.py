@@ -67,6 +67,7 @@ class Metrics:
         self._removals = 0
         self._figures: dict[str, RunStatistics] = {}
         self._states = Counter[tuple[str, RunState]]()
+        self._machines: Sequence[Machine] = ()
 
     async def read(self, machines: Sequence[Machine] = (), *, agents: Iterable[str] = ()) -> bytes:
         """The text that Prometheus reads.
@@ -85,14 +86,13 @@ class Metrics:
             else:  # removed runs are in no state
                 self._states = Counter((await self._journal.read_totals(upto=new.upto)).states)
             self._upto, self._removals = new.upto, new.removals
+            self._machines = [each for each in machines if each.lost_at is None]
             registry = CollectorRegistry(auto_describe=False)
             registry.register(self)
-            if machines:
-                registry.register(_Machines([each for each in machines if each.lost_at is None]))
             return generate_latest(registry)
 
     def collect(self) -> Iterable[Metric]:
-        """Each metric with its values by agent."""
+        """Each metric, with its values by agent or by machine; for prometheus-client."""
         runs = GaugeMetricFamily("repertory_runs", "Runs on record, by their state.", labels=["agent", "state"])
         agents = sorted({agent for (agent, _), count in self._states.items() if count} | self._figures.keys())
         for agent in agents:
@@ -107,18 +107,9 @@ class Metrics:
                 for kind, field in fields.items():
                     family.add_metric([agent, *([kind] if kinds else [])], getattr(own, field))
             yield family
-
-
-class _Machines:
-    """The supervisors that share a journal, each with its name, its labels, and its id, as names may repeat."""
-
-    def __init__(self, machines: Sequence[Machine]) -> None:
-        self._machines = machines
-
-    def collect(self) -> Iterable[Metric]:
-        """Each metric with its values by machine."""
-        for name, about, value in _OF_MACHINES:
-            family = GaugeMetricFamily(f"repertory_machine_{name}", about, labels=["machine", "machine_id", "labels"])
+        for name, about, value in _OF_MACHINES if self._machines else ():
+            # With the id, as names may repeat.
+            gauge = GaugeMetricFamily(f"repertory_machine_{name}", about, labels=["machine", "machine_id", "labels"])
             for each in self._machines:
-                family.add_metric([each.name, each.machine_id, ",".join(each.labels)], value(each))
-            yield family
+                gauge.add_metric([each.name, each.machine_id, ",".join(each.labels)], value(each))
+            yield gauge
