@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Annotated, Final, TypeVar
+from collections.abc import Sequence
+from typing import Annotated, Any, Final
 
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
@@ -32,8 +32,6 @@ from repertory.tools.media import Media, media_block
 from repertory.tools.threads import compute
 
 MAX_GIVEN: Final = 32 * 2**20  # bytes of a body with images or documents; a request to a model may have no more
-PartT = TypeVar("PartT")
-BlockT = TypeVar("BlockT")
 _GIVEN_BACK: Final = 2048  # pages given back to the disk at once
 
 
@@ -117,7 +115,7 @@ class WriteOperations:
         if body.content is not None:
             if result is not None:
                 raise HTTPException(422, "either result or content can be given, got both")
-            result = await _convert(_block, body.content, "the content")
+            result = await _convert(body.content, "the content")
         await self._control.tell(run_id, "give_result", call_id=call_id, result=result, is_error=body.is_error)
 
     async def redeliver(self, *, body: Redelivery) -> WebhookAttempt:
@@ -142,19 +140,19 @@ class WriteOperations:
         return Space(size=size, free=free)
 
 
-def _media(part: GivenMedia) -> Media:
-    return media_block(part.data, part.media_type, title=part.title)
+async def _convert(parts: Sequence[GivenText | GivenMedia], what: str) -> list[Any]:
+    """Make the blocks that a model is shown of the parts of a body; 422 if the API would refuse one."""
 
+    def blocks() -> list[Text | Media]:
+        return [
+            Text(part.text)
+            if isinstance(part, GivenText)
+            else media_block(part.data, part.media_type, title=part.title)
+            for part in parts
+        ]
 
-def _block(part: GivenText | GivenMedia) -> Text | Media:
-    return Text(part.text) if isinstance(part, GivenText) else _media(part)
-
-
-async def _convert(make: Callable[[PartT], BlockT], parts: Sequence[PartT], what: str) -> list[BlockT]:
-    """Make what a model is shown of the parts of a body; 422 if the API would refuse one."""
-    size = sum(len(part.data) for part in parts if isinstance(part, GivenMedia))
     try:
-        return await compute(lambda: [make(part) for part in parts], size=size)
+        return await compute(blocks, size=sum(len(part.data) for part in parts if isinstance(part, GivenMedia)))
     except ValueError as error:
         raise HTTPException(422, f"{what} cannot be shown to a model: {error}") from None
 
@@ -163,7 +161,7 @@ async def _convert_attached(text: str, attachments: Sequence[GivenMedia]) -> lis
     """Make what a model is shown of attachments; 413 if it is the text that needs so large a body."""
     if len(text) > MAX_BODY:
         raise HTTPException(413, f"the text is larger than {MAX_BODY} characters")
-    return await _convert(_media, attachments, "the attachments")
+    return await _convert(attachments, "the attachments")
 
 
 _RUN: Final = "/runs/{run_id}"
