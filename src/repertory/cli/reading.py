@@ -21,6 +21,7 @@ from repertory.cli.runs import nodes_of, own_id, tree_table
 from repertory.llm.messages import Json
 from repertory.record import RunStatistics
 from repertory.replay.chart import bars
+from repertory.service.marks import wire_blocks
 from repertory.service.reports import call_text
 from repertory.service.views import RunDetail
 
@@ -126,8 +127,7 @@ def _view_part(request: Json, *, full: bool) -> Iterator[RenderableType]:
         ("system", request.get("system", ())),
         *((m["role"], m["content"]) for m in request["messages"]),
     ):
-        blocks: list[dict[str, Any]] = [{"type": "text", "text": content}] if isinstance(content, str) else content
-        for block in blocks:
+        for block in wire_blocks(content):
             label, text = describe_wire_block(block)
             marked = "  ⟵ cached up to here" if "cache_control" in block else ""
             yield Text(f"{where} {label}{marked}", style="magenta" if where == "system" else "cyan")
@@ -212,8 +212,7 @@ def describe_wire_block(block: dict[str, Any]) -> tuple[str, str]:
     if kind == "tool_use":
         return "calls", call_line(block["name"], block["input"])
     if kind == "tool_result":
-        content: Any = block.get("content", "")
-        parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        parts = wire_blocks(block.get("content", ""))
         words = "\n".join(part["text"] if part.get("type") == "text" else f"({part.get('type')})" for part in parts)
         return "result" + (", an error" if block.get("is_error") else ""), clean(words)
     if kind == "thinking":

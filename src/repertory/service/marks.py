@@ -78,7 +78,7 @@ def places(messages: Sequence[Json], entries: Sequence[Entry]) -> list[list[int 
     last = -1
     for message in messages:
         line: list[int | None] = []
-        for block in _blocks(message):
+        for block in wire_blocks(message["content"]):
             if block.get("type") == "tool_result":
                 at = results.get(str(block.get("tool_use_id")))
             else:
@@ -91,6 +91,6 @@ def places(messages: Sequence[Json], entries: Sequence[Entry]) -> list[list[int 
     return found
 
 
-def _blocks(message: Json) -> Sequence[Json]:
-    content = message["content"]
+def wire_blocks(content: str | Sequence[Json]) -> Sequence[Json]:
+    """The blocks of a content in its wire format, in which a text may stand alone."""
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
