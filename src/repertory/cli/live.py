@@ -15,6 +15,7 @@ from rich.live import Live
 from rich.text import Text
 
 from repertory._counting import counted
+from repertory._ids import parent_of
 from repertory.cli import output
 from repertory.cli.options import Shown
 from repertory.cli.output import one_line, tokens
@@ -123,7 +124,8 @@ class Progress:
 
     def add(self, event: events.Event) -> None:
         """Take in one event."""
-        agent, text = self._agent(event.run_id, event.agent), self.describe(event)[1]
+        agent = self._agent(event.run_id, event.agent)
+        text = self._take(event, agent)
         lines = [text] if text else []
         is_first = agent is next(iter(self.agents.values()))
         if is_first and isinstance(event, events.ModelAnswered) and event.tool_calls:  # else it is the answer itself
@@ -164,7 +166,7 @@ class Progress:
         if agent is None:
             self._names[agent_name] += 1
             # An id starts with its parent's; the first run seen counts as the root.
-            parent_id = run_id.rpartition(".")[0] if self.agents else None
+            parent_id = parent_of(run_id) if self.agents else None
             name = f"{agent_name} {self._names[agent_name]}" if parent_id else agent_name
             agent = self.agents[run_id] = AgentLine(run_id, parent_id, one_line(name, 32))
         return agent

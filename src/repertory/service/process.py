@@ -25,7 +25,6 @@ from repertory._postgres_address import PostgresAddress, postgres_address
 from repertory._repeated_event import RepeatedEvent
 from repertory.errors import ConfigurationError, JournalUnavailable, RepertoryError
 from repertory.llm.model import Model
-from repertory.record.records import RunRow
 from repertory.runs import AlertThresholds, Telemetry
 from repertory.service.access import Access
 from repertory.service.app import RESERVED, create_app
@@ -360,7 +359,7 @@ async def _resume_runs(control: Control, *, resume: bool, report: Callable[[str]
     """
     if not control.journal.is_shared:
         for row in await control.unfinished():
-            name = _describe(row)
+            name = f"{row.started.run_id} of {row.started.agent}, {counted(row.iteration, 'iteration')}"
             if not resume and row.state != "queued":
                 report(f"unfinished: {name}; --resume continues it, or a POST to /runs/{row.started.run_id}/resume")
             elif row.state == "paused":
@@ -373,7 +372,3 @@ async def _resume_runs(control: Control, *, resume: bool, report: Callable[[str]
                 else:
                     report(f"resumed: {name}")
     control.has_resumed = True
-
-
-def _describe(row: RunRow) -> str:
-    return f"{row.started.run_id} of {row.started.agent}, {counted(row.iteration, 'iteration')}"

@@ -49,6 +49,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 MAX_BODY: Final = 2**20  # bytes
 MAX_LEVELS: Final = 128  # of nesting in a body: what is in it may have 100, as arguments and payloads everywhere
 BODY_TIMEOUT: Final = 10.0  # seconds
+_LONGEST: Final = 300  # characters of an error that is quoted: it may itself quote the whole request
 _EXACT: Final = 2**53  # beyond it floats cannot represent every whole number
 
 Method: TypeAlias = Literal["GET", "POST", "DELETE"]
@@ -261,12 +262,7 @@ def _read_texts(given: Iterable[tuple[str, str]], kind: type[T], what: str) -> T
     try:
         return msgspec.convert(values, kind)
     except msgspec.ValidationError as error:
-        raise HTTPException(400, f"{what} is not what was expected: {_message_of(error)}") from error
-
-
-def _message_of(error: Exception) -> str:
-    """The error message, shortened, as it may quote the whole request."""
-    return clip(str(error), 300)
+        raise HTTPException(400, f"{what} is not what was expected: {clip(str(error), _LONGEST)}") from error
 
 
 async def read_bytes(request: Request, *, max_body: int = MAX_BODY) -> bytes:
@@ -315,5 +311,5 @@ async def _read_body(request: Request, kind: type[T], *, max_body: int) -> T:
     except RecursionError:
         raise HTTPException(400, f"the body is nested more than {MAX_LEVELS} levels deep") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        why = r"it has half of a surrogate pair, such as \ud83d" if is_half_a_pair(body) else _message_of(error)
+        why = r"it has half of a surrogate pair, such as \ud83d" if is_half_a_pair(body) else clip(str(error), _LONGEST)
         raise HTTPException(400, f"the body is not what was expected: {why}") from error
