@@ -200,6 +200,12 @@ def test_a_list_in_an_answer_is_shown_whole_on_a_terminal(tmp_path: Path) -> Non
     assert lines == ["• 東京 大阪 京都", "  名古屋", "• one"]
 
 
+def test_only_a_line_that_is_bold_as_a_whole_is_shown_so_on_a_terminal(tmp_path: Path) -> None:
+    """Of any other line no sign is lost."""
+    lines = ["**What is left**", "**Note**: `a**b` is `pow(a, b)`", "**one** and **two**"]
+    assert _printed("\n".join(lines), tmp_path, 80) == ["What is left", *lines[1:]]
+
+
 def test_without_the_source_of_the_standard_library_the_demo_asks_for_a_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -41,6 +41,7 @@ from repertory.service.offers import RESEARCH_REF, look_into
 from repertory.supervisor import Run, Supervisor, open_supervisor
 from repertory.tools.citations import check_citations
 
+_HEADING = re.compile(r"\*\*([^*]+)\*\*\s*")  # a line that is bold as a whole
 _RULE = re.compile(":?-+:?")  # a cell of the line below the headers of a table
 
 
@@ -298,4 +299,5 @@ def print_answer(answer: str) -> None:
                 screen.print(item)
             else:
                 # No more Markdown than this: its underscores would remove those of file names.
-                screen.print(Text(line.strip("*"), style="bold") if line.startswith("**") else Text(line))
+                heading = _HEADING.fullmatch(line)
+                screen.print(Text(line) if heading is None else Text(heading[1], style="bold"))
