@@ -332,6 +332,17 @@ def test_wrong_agents_are_refused_at_the_start(agents: list[str], words: str) ->
         Offers(limits={"money": 2.0})
 
 
+def test_an_agent_may_have_the_name_of_a_research_team_that_is_not_offered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a company file; only where that team is offered, too, the name is taken."""
+    (tmp_path / "of_the_same_name.py").write_text("import repertory as rp\nmine = rp.Agent('research')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert [agent.name for agent in Offers(["of_the_same_name:mine"]).list()] == ["research"]
+    with pytest.raises(ConfigurationError, match="an agent 'research' already"):
+        Offers(["of_the_same_name:mine"], root=tmp_path)
+
+
 async def test_runs_of_a_service_have_its_limits_and_keep_them() -> None:
     """Those that are not said stay the agent's own; a resumption finds them with the run."""
     async with rp.open_supervisor(model=ScriptedModel(["Done."])) as supervisor:

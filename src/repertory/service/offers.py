@@ -86,7 +86,7 @@ class Offers:
         for reference in references:
             look_into("")
             offer = make_offer(reference, limits=limits)
-            if offer.agent.name in self._offers or offer.agent.name == RESEARCH:
+            if offer.agent.name in self._offers or (root is not None and offer.agent.name == RESEARCH):
                 raise ConfigurationError(f"--agent {reference}: there is an agent {offer.agent.name!r} already")
             self._offers[offer.agent.name] = offer
         if root is not None:

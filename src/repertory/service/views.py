@@ -50,7 +50,7 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         state: The state in the journal; ``interrupted`` if it is under way there but no process runs it.
-        live: Whether this process runs it.
+        live: Whether a process runs it: this one, or another machine.
         resumable: Whether a POST to its ``resume`` continues it.
         origin: The run that it was forked from, or that it replaced.
         figures: None in a list that was requested without figures.
