@@ -13,12 +13,16 @@ import pytest
 from mcp.client.streamable_http import streamable_http_client
 from service_parts import TOKEN, Client, Gate, open_client
 
+import repertory as rp
 from backends import RunAsync
 from mcp import Client as McpClient
 from patience import PATIENCE
 from repertory.errors import ToolSetUnavailable
 from repertory.mcp import McpServer
+from repertory.service import Control
+from repertory.service.offers import Offer
 from repertory.service.routes import MAX_BODY
+from repertory.service.run_tools import run_tools
 
 CALL = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
 ACCEPT = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
@@ -55,6 +59,17 @@ def test_an_agent_answers_over_http_and_tells_what_it_does(run_async: RunAsync, 
             assert any("clerk calls look_up" in line for line in told), told
 
     run_async(main)
+
+
+async def test_each_agent_is_a_tool_of_its_own_whatever_its_name() -> None:
+    """A name that is taken gets ``ask_`` before it, until it is free."""
+    names = ("list_runs", "ask_list_runs", "clerk")
+    async with rp.open_supervisor() as supervisor:
+        control = Control(supervisor)
+        control.offers.replace({name: Offer(agent=rp.Agent(name), reference="") for name in names})
+        found = [tool.name for tool in run_tools(control)]
+    assert found[-3:] == ["ask_list_runs", "ask_ask_list_runs", "clerk"]
+    assert len(set(found)) == len(found)
 
 
 def test_a_run_goes_on_when_its_client_goes_away(run_async: RunAsync, tmp_path: Path) -> None:

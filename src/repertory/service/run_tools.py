@@ -50,9 +50,10 @@ def run_tools(control: Control) -> Sequence[Tool]:
         _make(runs.stop_run, effect="idempotent"),
         _make(runs.resume_run, effect="idempotent"),
     ]
-    taken = {each.name for each in made}
     for agent in control.offers.list():
-        name = agent.name if agent.name not in taken else f"ask_{agent.name}"
+        name = agent.name
+        while any(each.name == name for each in made):
+            name = f"ask_{name}"
         made.append(_make(_asking(runs, agent.name), name=name, description=agent.description, deadline=None))
     return made
 
