@@ -17,7 +17,7 @@ from repertory.cli import output
 from repertory.cli.commands import command
 from repertory.cli.conversing import Lines, Screen, decide_at_terminal, terminal_kept
 from repertory.cli.databases import db_option, read_row, runs_database
-from repertory.cli.options import AGENT, CONTEXT, OWN_DATABASE, How, argument, option
+from repertory.cli.options import AGENT, CONTEXT, OWN_DATABASE, WHICH, How, argument, option
 from repertory.cli.running import find_agent, find_object, options_with, print_answer, reference_for, told
 from repertory.cli.stopping import Stop, stopped_by_signals
 from repertory.errors import RepertoryError, RunError
@@ -31,7 +31,7 @@ _PROMPT = "> "
 
 @command
 def chat(
-    run_id: str | None = argument("RUN", "A run's id, or any part of it that fits one run only. Default: a new one."),
+    run_id: str | None = argument("RUN", f"{WHICH} Default: a new one."),
     *,
     agent: str | None = AGENT,
     context: str | None = CONTEXT,

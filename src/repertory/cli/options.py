@@ -60,11 +60,10 @@ REDACT = option("--redact NAME", "An environment variable whose value is never r
 CONTEXT = option(
     "--context MODULE:NAME", "What your tools find in ToolContext.context: an object, or a function that makes one."
 )
-RUN = argument("RUN", "A run's id, or any part of it that fits one run only. Default: the newest.")
-UNFINISHED_RUN = argument(
-    "RUN", "A run's id, or any part of it that fits one run only. Default: the newest that did not finish."
-)
-ONE_RUN = argument("RUN", "A run's id, or any part of it that fits one run only.", ...)
+WHICH = "A run's id, or any part of it that fits one run only."
+RUN = argument("RUN", f"{WHICH} Default: the newest.")
+UNFINISHED_RUN = argument("RUN", f"{WHICH} Default: the newest that did not finish.")
+ONE_RUN = argument("RUN", WHICH, ...)
 
 
 # --- groups, which ``commands.command`` expands -----------------------------------------------------------
