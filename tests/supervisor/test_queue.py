@@ -17,7 +17,7 @@ from repertory.errors import ConfigurationError, QueueFull, RunExists, RunStoppe
 from repertory.llm.messages import Text, text_of
 from repertory.llm.model import ModelRequest, ModelResponse, Usage
 from repertory.record import MemoryJournal, RunRow
-from repertory.record.queue import AGEING
+from repertory.record.run_lists import AGEING
 from repertory.runs.events import StateChanged
 from repertory.supervisor import QueuedRun, Quota, Quotas
 from repertory.testing import FunctionModel

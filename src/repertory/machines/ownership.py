@@ -9,9 +9,9 @@ import msgspec
 
 from repertory._ids import root_of, unit_of
 from repertory.record.postgres_writer import application_name
-from repertory.record.queue import AGEING
 from repertory.record.records import FINAL_STATES, RunStarted, RunStateChanged, ScheduleSettled, WebhookTried
 from repertory.record.rows import TABLES, Value, encode_json
+from repertory.record.run_lists import AGEING
 from repertory.record.writing import Batch, Statement
 
 if TYPE_CHECKING:

@@ -1,7 +1,6 @@
 """The journal: the durable store of all records.
 
-This module holds the methods that write. Those that read are in ``RunReads``, ``ListReads``, ``ItemReads``,
-``QueueReads`` and ``WebhookReads``.
+This module holds the methods that write. Those that read are in ``RunReads``, ``ListReads`` and ``ItemReads``.
 """
 
 from __future__ import annotations
@@ -11,14 +10,12 @@ from functools import partial
 from typing import Literal, TypeAlias, TypeVar
 
 from repertory.record.items import ItemReads
-from repertory.record.queue import QueueReads
 from repertory.record.records import Record
 from repertory.record.redaction import Redactor
 from repertory.record.removal import remove_slice
 from repertory.record.rows import encode_records
 from repertory.record.run_lists import ListReads
 from repertory.record.waiting import Ticket
-from repertory.record.webhook_reads import WebhookReads
 from repertory.record.writing import Batch
 
 T = TypeVar("T")
@@ -27,7 +24,7 @@ Durability: TypeAlias = Literal["memory", "process", "power"]
 """What an acknowledged write survives: nothing, the death of the process, or a power failure."""
 
 
-class Journal(ListReads, ItemReads, QueueReads, WebhookReads):
+class Journal(ListReads, ItemReads):
     """The durable store of all records: ``SqliteJournal`` in a file, ``MemoryJournal`` in this process.
 
     A read shows everything that any task or thread submitted before it: it first waits until that is durable. So a

@@ -19,9 +19,9 @@ import msgspec
 from repertory._postgres_address import Place, PostgresAddress, postgres_address
 from repertory.errors import ConfigurationError, JournalDamaged, JournalLocked
 from repertory.record import sqlite_file
-from repertory.record.queue import AGEING
 from repertory.record.records import FINAL_STATES
 from repertory.record.rows import NEWEST, TABLES, UNREADABLE, Row, Table
+from repertory.record.run_lists import AGEING
 from repertory.record.tables import Tables
 
 Progress: TypeAlias = Callable[[str, int, int], None]

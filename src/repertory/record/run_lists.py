@@ -1,18 +1,55 @@
-"""Listing trees of runs: filtering, counting and paging in SQL, however many there are."""
+"""Listing runs: trees by filters and pages, the queue, and what quotas, schedules and webhooks ask of all runs."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
+from typing import Final
 
 import msgspec
 
 from repertory.errors import RunNotFound
+from repertory.llm.profiles import Amount
 from repertory.record.contents import FINAL, root_of
 from repertory.record.reads import Rows, json_list, marks
-from repertory.record.records import RunRow, RunState
-from repertory.record.rows import Value, decode_text
+from repertory.record.records import RunRow, RunState, RunStateChanged, ScheduleSettled, WebhookTried
+from repertory.record.rows import NO_LIMIT, Value, decode_text
 from repertory.record.run_reads import RunReads
+from repertory.record.statistics import PROMPT
+
+AGEING: Final = 300.0
+"""Seconds of waiting that count as much as one level of priority.
+
+This is a choice: runs take minutes, so a level is worth about one run. All waiting runs age at the same rate, so their
+order never changes while they wait, and no clock is needed to determine it.
+"""
+
+_QUEUED: Final = """SELECT r.run_id, r.agent, r.client, r.priority, s.at
+    FROM current_states c JOIN runs r ON r.seq = c.seq JOIN run_states s ON s.seq = c.changed
+    WHERE c.state = 'queued'"""
+# A call without a reply was cut off or is in progress. The most that it can take is counted, as for limits.
+_USED: Final = f"""SELECT r.agent, r.client, sum(u.cost), sum(u.tokens) FROM (
+        SELECT run_id, cost + cost_lost AS cost, {PROMPT} + output_tokens + tokens_lost AS tokens
+        FROM model_replies WHERE at >= ?
+        UNION ALL
+        SELECT run_id, cost_at_most, tokens_at_most FROM model_calls c WHERE at >= ? AND NOT EXISTS (
+            SELECT 1 FROM model_replies m WHERE m.run_id = c.run_id AND m.call = c.call)) u
+    JOIN runs r ON r.run_id = {root_of("u.run_id")}
+    GROUP BY r.agent, r.client"""
+
+
+class QueuedRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that waits in the queue.
+
+    Attributes:
+        at: When it was queued, in seconds since 1970.
+    """
+
+    run_id: str
+    agent: str
+    client: str
+    priority: int
+    at: float
 
 
 class InState(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,7 +95,9 @@ class RootFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ListReads(RunReads):
-    """The part of a journal that lists trees of runs."""
+    """The part of a journal that reads across all runs."""
+
+    # --- trees of runs ------------------------------------------------------------------------------------
 
     async def read_roots(self, wanted: RootFilter, limit: int) -> tuple[list[str], int]:
         """The ids of the last (or first) roots that fit, in the order in which they were started; and how many fit.
@@ -141,3 +180,72 @@ class ListReads(RunReads):
             return [str(run_id) for run_id, task in rows if folded in decode_text(str(task)).casefold()]
 
         return await self._fetch("runs", sql, values, decode)
+
+    # --- the queue, and schedules -------------------------------------------------------------------------
+
+    async def read_settled(self) -> dict[str, ScheduleSettled]:
+        """The last settled due time of each schedule, by its name."""
+        latest = "t.seq IN (SELECT max(seq) FROM schedules GROUP BY schedule)"
+        found = await self._records(ScheduleSettled, f"WHERE {latest} ORDER BY t.seq")
+        return {settled.schedule: settled for settled in found}
+
+    async def read_queue(
+        self,
+        *,
+        without_runs: Collection[str] = (),
+        without_agents: Collection[str] = (),
+        without_clients: Collection[str] = (),
+        limit: int | None = None,
+    ) -> list[QueuedRow]:
+        """The runs that wait to begin, in the order in which they will begin; ``limit`` of them, None for all.
+
+        Higher priority comes first. Waiting for ``AGEING`` seconds counts as much as one level of priority. Some runs
+        can be left out: by their ids, and by the names of their agents and clients.
+        """
+        sql, values = _QUEUED, list[Value]()
+        for column, left_out in (("run_id", without_runs), ("agent", without_agents), ("client", without_clients)):
+            if left_out:
+                sql += f" AND r.{column} NOT IN ({marks(left_out)})"
+                values += left_out
+        sql += f" ORDER BY s.at - {AGEING} * r.priority, s.seq"
+        if limit is not None:
+            sql += " LIMIT ?"
+            values.append(limit)
+        return await self._rows(QueuedRow, "queue", sql, *values)
+
+    async def read_used(self, since: float) -> dict[tuple[str, str], Amount]:
+        """What trees of runs have used since a time, in seconds since 1970, by the agent and the client of their roots.
+
+        Attempts that broke off and calls without a reply count as the most that they can have taken.
+        """
+        found = await self._rows(tuple[str, str, float, int], "what was used", _USED, since, since)
+        return {(agent, client): Amount(cost, tokens) for agent, client, cost, tokens in found}
+
+    # --- webhooks -----------------------------------------------------------------------------------------
+
+    async def read_state_changes(self, *, after: int, limit: int) -> list[tuple[int, RunStateChanged]]:
+        """The state changes of root runs after a number, each with its own number, in order."""
+        bound = await self._complete_below()
+        which = "WHERE t.seq > ? AND t.seq < ? AND instr(t.run_id, '.') = 0 ORDER BY t.seq LIMIT ?"
+        return await self._read(RunStateChanged, which, after, bound, limit)
+
+    async def last_state_change(self) -> int:
+        """The number of the newest state change; 0 if there is none."""
+        return await self._number("states", "SELECT max(seq) FROM run_states")
+
+    async def read_webhook_position(self, url: str) -> int | None:
+        """The number of the last change for which a webhook was tried, or at which it began; None if it is new."""
+        sql = "SELECT max(change) FROM webhook_attempts WHERE url = ?"
+        ((position,),) = await self._rows(tuple[int | None], "webhooks", sql, url)
+        return position
+
+    async def read_failed_webhooks(self, url: str) -> list[WebhookTried]:
+        """The last attempt for each run whose last attempt at a webhook failed."""
+        later = "SELECT 1 FROM webhook_attempts n WHERE n.url = t.url AND n.run_id = t.run_id AND n.seq > t.seq"
+        which = "t.url = ? AND t.outcome IN ('failed', 'disabled')"
+        return await self._records(WebhookTried, f"WHERE {which} AND NOT EXISTS ({later}) ORDER BY t.seq", url)
+
+    async def read_webhooks(self, *, before: int | None = None, limit: int = 100) -> list[tuple[int, WebhookTried]]:
+        """Attempts at webhooks before a number, each with its number, newest first; None begins with the newest."""
+        bound = NO_LIMIT if before is None else before
+        return await self._read(WebhookTried, "WHERE t.seq < ? ORDER BY t.seq DESC LIMIT ?", bound, limit)

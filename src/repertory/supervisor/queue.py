@@ -17,8 +17,8 @@ from repertory._repeated_event import RepeatedEvent
 from repertory.errors import QueueFull
 from repertory.llm.profiles import Amount
 from repertory.record.journal import Journal
-from repertory.record.queue import QueuedRow
 from repertory.record.records import RunStarted
+from repertory.record.run_lists import QueuedRow
 from repertory.runs.live import LiveRun
 from repertory.supervisor.claims import Claims
 from repertory.supervisor.quotas import Quotas, midnight
