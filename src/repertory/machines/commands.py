@@ -110,7 +110,7 @@ class Commands:
         with anyio.move_on_after(within):
             while True:
                 news = self.machines.news("answer")
-                if (answer := await self._answer(command_id)) is not None:
+                if answered := await self.machines.rows("read an answer in", _ANSWER, command_id):
                     break
                 with anyio.move_on_after(_POLL):
                     await news.wait()
@@ -118,21 +118,14 @@ class Commands:
                 await self.machines.use(
                     "read an answer in", lambda connection: connection.execute(_FORGET_ONE, [command_id])
                 )
-            error, result = answer
+            ((error, result),) = answered
             if error:
                 raise decode_error(decode_json(error))
-            return result
+            return str(result)
         raise MachineSilent(
             f"no machine has answered within {within:g} s about run {run_id}; {verb} is written down "
             "and carried out once one can: repertory machines shows who is there"
         )
-
-    async def _answer(self, command_id: str) -> tuple[str | None, str] | None:
-        def read(connection: Connection) -> tuple[str | None, str] | None:
-            row: tuple[str | None, str] | None = connection.execute(_ANSWER, [command_id]).fetchone()
-            return row
-
-        return await self.machines.use("read an answer in", read)
 
     async def open(self, under_way: Collection[str]) -> Sequence[Command]:
         """The unanswered commands for runs of this machine, oldest first; it is carrying out those ``under_way``."""
@@ -143,9 +136,8 @@ class Commands:
         def read(connection: Connection) -> list[Command]:
             connection.execute(_LATE, late)
             rows = connection.execute(_OPEN, [self.machines.machine_id]).fetchall()
-            connection.execute(
-                _TAKE, [self.machines.machine_id]
-            )  # the next look repeats a command that comes in between
+            # The next look repeats a command that comes in between.
+            connection.execute(_TAKE, [self.machines.machine_id])
             return [
                 Command(command_id, run_id, verb, decode_json(body), again)
                 for command_id, run_id, verb, body, again in rows

@@ -73,14 +73,6 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     runs: int
 
 
-def _nothing() -> None:
-    pass
-
-
-def _no_bounds(_agent: str, _client: str) -> Mapping[Column, int]:
-    return {}
-
-
 class Machines:
     """This machine, and what it knows of the others.
 
@@ -100,7 +92,7 @@ class Machines:
         self.name = name
         self.channel = channel
         self.draining = False
-        self.on_queue: Callable[[], None] = _nothing
+        self.on_queue: Callable[[], None] = lambda: None
         self._news: dict[str, anyio.Event] = {}
 
     def hear(self, what: str) -> None:
@@ -119,7 +111,7 @@ class Machines:
         """Do something over a connection, in a thread; again if the server went away meanwhile, or broke it off."""
         return await self._journal.reader.use(doing, work)
 
-    async def _rows(self, doing: str, statement: str, *values: object) -> list[Any]:
+    async def rows(self, doing: str, statement: str, *values: object) -> list[Any]:
         """The rows that a statement returns."""
         return await self.use(doing, lambda connection: connection.execute(statement, values).fetchall())
 
@@ -132,11 +124,11 @@ class Machines:
     async def is_asked_to_drain(self) -> bool:
         """Whether this machine was asked from outside to take no more runs."""
         doing = "read how this machine stands in"
-        return not self.draining and await self._rows(doing, ownership.IS_DRAINING, self.machine_id) == [(True,)]
+        return not self.draining and await self.rows(doing, ownership.IS_DRAINING, self.machine_id) == [(True,)]
 
     async def owned_elsewhere(self) -> dict[str, str]:
         """The trees of runs that other machines own, with the machines' names; "" for those that wait for a machine."""
-        return dict(await self._rows("read whose runs are in", ownership.ELSEWHERE, self.machine_id))
+        return dict(await self.rows("read whose runs are in", ownership.ELSEWHERE, self.machine_id))
 
     async def owner_of(self, run_id: str) -> str | None:
         """The machine that owns a run, by the id of the root of its tree.
@@ -144,7 +136,7 @@ class Machines:
         Returns:
             The machine's id; "" for a run that waits for any machine; None for one that has ended or does not exist.
         """
-        rows = await self._rows("read whose run it is in", ownership.OWNER, run_id)
+        rows = await self.rows("read whose run it is in", ownership.OWNER, run_id)
         return rows[0][0] or "" if rows else None
 
     # --- taking runs --------------------------------------------------------------------------------------
@@ -168,10 +160,12 @@ class Machines:
         values: list[object] = [list(labels), list(without), list(without_agents), list(without_clients)]
         values += [None if only is None else list(only), self.machine_id, str(placed)]
         values += [None if leads is None else list(leads)]
-        return [Candidate(*row) for row in await self._rows("read the queue of", ownership.CANDIDATES, *values)]
+        return [Candidate(*row) for row in await self.rows("read the queue of", ownership.CANDIDATES, *values)]
 
     async def claim(
-        self, run_ids: Sequence[str], bounds_of: Callable[[str, str], Mapping[Column, int]] = _no_bounds
+        self,
+        run_ids: Sequence[str],
+        bounds_of: Callable[[str, str], Mapping[Column, int]] = lambda _agent, _client: {},
     ) -> tuple[Claim | None, tuple[Column, str] | None]:
         """Take the first of these runs that no machine has taken.
 
@@ -234,12 +228,12 @@ class Machines:
 
     async def under_way(self) -> dict[tuple[str, str], int]:
         """How many trees of runs are under way on all machines together, by agent and client."""
-        rows = await self._rows("count the runs of", ownership.UNDER_WAY)
+        rows = await self.rows("count the runs of", ownership.UNDER_WAY)
         return {(agent, client): count for agent, client, count in rows}
 
     async def waiting(self) -> dict[str, WaitingRun]:
         """The runs that wait for a machine, by id."""
-        rows = await self._rows("read the queue of", ownership.WAITING)
+        rows = await self.rows("read the queue of", ownership.WAITING)
         return {run_id: WaitingRun(run_id, tuple(labels), *fields) for run_id, labels, *fields in rows}
 
     async def keep_place(self, run_id: str, *, agent: str, client: str, most: int) -> int | None:
@@ -275,11 +269,11 @@ class Machines:
 
     async def places(self) -> list[str]:
         """The runs for which this machine has reserved places."""
-        return [run_id for (run_id,) in await self._rows("read the queue of", ownership.PLACES, self.machine_id)]
+        return [run_id for (run_id,) in await self.rows("read the queue of", ownership.PLACES, self.machine_id)]
 
     async def mine(self) -> list[Claim]:
         """The runs of this machine."""
-        return [Claim(*row) for row in await self._rows("read whose runs are in", ownership.MINE, self.machine_id)]
+        return [Claim(*row) for row in await self.rows("read whose runs are in", ownership.MINE, self.machine_id)]
 
     async def claim_of(self, run_id: str) -> Claim | None:
         """How a run came to this machine; None if it is not here."""
@@ -287,7 +281,7 @@ class Machines:
 
     async def standing(self, run_ids: Sequence[str]) -> dict[str, Standing]:
         """The state of some runs, by their ids."""
-        rows = await self._rows("read how runs stand in", ownership.STANDING, list(run_ids))
+        rows = await self.rows("read how runs stand in", ownership.STANDING, list(run_ids))
         return {run_id: Standing(*fields) for run_id, *fields in rows}
 
     async def left_alone(self) -> list[tuple[str, bool, RunState]]:
@@ -297,7 +291,7 @@ class Machines:
             For each run its id, whether it waits, and how its lead ended.
         """
         doing = "read whose lead has ended in"
-        return await self._rows(doing, ownership.LEFT_ALONE, self.machine_id, sorted(FINAL_STATES))
+        return await self.rows(doing, ownership.LEFT_ALONE, self.machine_id, sorted(FINAL_STATES))
 
     async def forget(self, run_id: str) -> None:
         """Note that a run of this machine has ended already."""
@@ -328,6 +322,30 @@ class Machines:
                 return work(connection)
 
         return await self.use(doing, write)
+
+    # --- duties -------------------------------------------------------------------------------------------
+
+    async def hold_duties(self, names: Collection[str]) -> frozenset[str]:
+        """Hold those of some duties that no other machine holds, and give up all others; see ``Supervisor``.
+
+        A duty passes to another machine only if its holder was lost, so that none of its writes are accepted any more,
+        or has left, or has given the duty up. So only the holder does a duty, as long as it does it by writing to the
+        journal. A draining machine holds none.
+
+        Raises:
+            LeaseLost: Another machine has taken this one over.
+        """
+        wanted, own = [] if self.draining else sorted(names), [self.machine_id]
+
+        def take(connection: Connection) -> frozenset[str]:
+            connection.execute(ownership.GIVE_UP_DUTIES, [*own, wanted])
+            held = frozenset(name for (name,) in connection.execute(ownership.DUTIES, own))
+            if held.issuperset(wanted) or connection.execute(ownership.ONE_TAKES_DUTIES).fetchone() != (True,):
+                return held
+            connection.execute(ownership.TAKE_DUTIES, [*own, wanted])
+            return frozenset(name for (name,) in connection.execute(ownership.DUTIES, own))
+
+        return await self.guarded("take over duties in", take)
 
     # --- the others ---------------------------------------------------------------------------------------
 

@@ -117,6 +117,17 @@ CLAIM_ENDED: Final = """INSERT INTO ownership
     FROM runs r WHERE r.run_id = $2 FOR UPDATE OF r
     ON CONFLICT (run_id) DO NOTHING RETURNING run_id, fence, why, agent_digest"""
 MINE: Final = "SELECT run_id, fence, why, agent_digest FROM ownership WHERE machine_id = $1 AND why <> 'entering'"
+
+# The tasks that one machine at a time does for all. Machines take them one after the other; otherwise a snapshot could
+# miss that a machine has just begun. A machine that finds the lock held tries again in a moment, so that it does not
+# wait for one that hangs.
+ONE_TAKES_DUTIES: Final = "SELECT pg_try_advisory_xact_lock('duties'::regclass::oid::int4, 0)"
+GIVE_UP_DUTIES: Final = "DELETE FROM duties WHERE machine_id = $1 AND NOT name = ANY($2)"
+TAKE_DUTIES: Final = """INSERT INTO duties SELECT name, $1 FROM unnest($2::text[]) wanted (name)
+    ON CONFLICT (name) DO UPDATE SET machine_id = excluded.machine_id
+    WHERE NOT EXISTS (SELECT 1 FROM machines m WHERE m.machine_id = duties.machine_id AND m.lost_at IS NULL)"""
+DUTIES: Final = "SELECT name FROM duties WHERE machine_id = $1"
+
 IS_DRAINING: Final = "SELECT draining FROM machines WHERE machine_id = $1"
 DRAIN: Final = "UPDATE machines SET draining = true WHERE machine_id = $1"
 LEAVE: Final = "DELETE FROM machines WHERE machine_id = $1 AND lost_at IS NULL"

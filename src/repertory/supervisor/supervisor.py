@@ -445,11 +445,7 @@ class Supervisor:
         Raises:
             LeaseLost: Another machine has taken this one over.
         """
-        if self._machines is None:
-            return frozenset(names)
-        from repertory.machines.duties import hold_duties  # here, as nothing of it is needed with one process
-
-        return await hold_duties(self._machines, names)
+        return frozenset(names) if self._machines is None else await self._machines.hold_duties(names)
 
     async def drain(self) -> None:
         """Take no more runs, and hand over those under way at their next boundary, for other machines to continue.
