@@ -19,9 +19,8 @@ from repertory.errors import ConfigurationError, ItemNotFound
 from repertory.llm.model import ModelRequest
 from repertory.machines.commands import Command
 from repertory.memory.messages import ClearScope, DeleteItem, MergeScope, MoveItems, OpenScope, RestoreScope, StoreItem
-from repertory.memory.relaying import decode_answer, encode_request
 from repertory.runs.live import LiveRun
-from repertory.supervisor.relayed_memory import answer_memory
+from repertory.supervisor.relayed_memory import answer_memory, decode_answer, encode_request
 from repertory.testing import ScriptedModel, call
 
 

@@ -31,11 +31,10 @@ from repertory.runs.live import DesiredState, LiveRun
 from repertory.runs.log import log
 from repertory.runs.payloads import payload_on_record
 from repertory.runs.shared import Shared
-from repertory.supervisor.beginning import make_run, spawned_fields
+from repertory.supervisor.beginning import make_run, promise_room, reserve_room, spawned_fields
 from repertory.supervisor.live_runs import LiveRuns
 from repertory.supervisor.recovery import end_orphan
 from repertory.supervisor.relayed_memory import RelayedMemory
-from repertory.supervisor.room import promise_room, reserve_room
 
 if TYPE_CHECKING:
     from repertory.machines.commands import Commands

@@ -1,22 +1,28 @@
-"""Memory that a lead shares with a run on another machine: the requests are relayed to the lead's machine.
+"""Memory that a lead shares with a run on another machine: requests and answers are relayed as text.
 
 Used only if several supervisors share a journal; see ``repertory.machines``.
 """
 
 from __future__ import annotations
 
+import base64
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 import msgspec
 
 from repertory._ids import new_id
-from repertory.memory.messages import Change, Pending
-from repertory.memory.relaying import decode_answer, decode_request, encode_answer, encode_request
+from repertory.errors import ConfigurationError, RecordRefused
+from repertory.memory.items import Item
+from repertory.memory.merging import Conflict, MergeReport
+from repertory.memory.messages import Change, OpenScope, Pending, ScopeMessage
 from repertory.record.journal import Journal
+from repertory.record.memory_records import ItemInfo, ScopeOpened
 from repertory.record.records import EventLogged, Record
+from repertory.record.rows import NOT_KEPT, UNREADABLE
 from repertory.record.waiting import Ticket
 from repertory.runs.live import LiveRun
 
@@ -24,6 +30,8 @@ if TYPE_CHECKING:
     from repertory.machines.commands import Command, Commands
 
 _DONE: Final = "MemoryAnswered"  # the type of the records of answers to commands
+_REQUESTS: Final[dict[str, Any]] = {kind.__name__: kind for kind in get_args(ScopeMessage)}
+_ANSWERS: Final[dict[str, Any]] = {kind.__name__: kind for kind in (Item, ItemInfo, ScopeOpened, MergeReport)}
 
 
 class RelayedMemory:
@@ -90,3 +98,88 @@ async def answer_memory(live: LiveRun, command: Command, *, request: str) -> str
 
         asked = msgspec.structs.replace(asked, write=write)
     return encode_answer(await (await ref.ask(asked))())
+
+
+# --- as text ----------------------------------------------------------------------------------------------
+
+
+def encode_request(message: Any, redact: Callable[[Any], Any]) -> str:
+    """Encode a message to the memory actor, without what must not be kept and its ``write``, which stays here.
+
+    Raises:
+        RecordRefused: It holds something that cannot be kept.
+    """
+    if isinstance(message, Change):
+        message = msgspec.structs.replace(message, write=None)
+    elif isinstance(message, OpenScope):  # a fixed id, so that carrying it out twice opens only one scope
+        message = msgspec.structs.replace(message, scope_id=message.scope_id or new_id("scope"))
+    return _encode([type(message).__name__, redact(message)])
+
+
+def decode_request(text: str) -> Any:
+    """Decode what ``encode_request`` made.
+
+    Raises:
+        ConfigurationError: It is not a request that can be relayed.
+    """
+    with _same_version("request"):
+        kind, fields = _decode(text)
+        return msgspec.convert(fields, _REQUESTS[kind])
+
+
+@contextmanager
+def _same_version(what: str) -> Generator[None]:
+    """Explain errors in decoding something by the version of the machine that it comes from."""
+    try:
+        yield
+    except UNREADABLE as error:
+        raise ConfigurationError(
+            f"memory here knows no {what} of this form ({error}); is that machine's repertory another version?"
+        ) from error
+
+
+def encode_answer(answer: Any) -> str:
+    """Encode the memory actor's answer."""
+    kind = type(answer[0] if isinstance(answer, list) and answer else answer).__name__
+    return _encode([kind, answer])
+
+
+def decode_answer(text: str) -> Any:
+    """Decode what ``encode_answer`` made.
+
+    Raises:
+        ConfigurationError: It is not an answer that memory gives.
+    """
+    with _same_version("answer"):
+        kind, answer = _decode(text)
+        made = _ANSWERS.get(kind)
+        if made is None:
+            return answer
+        return [made(**each) for each in answer] if isinstance(answer, list) else _made(made, answer)
+
+
+def _made(kind: Any, fields: dict[str, Any]) -> Any:
+    if kind is MergeReport:
+        fields |= {name: tuple(fields[name]) for name in ("written", "deleted")}
+        fields["conflicts"] = tuple(map(_conflict, fields["conflicts"]))
+    return kind(**fields)
+
+
+def _conflict(fields: dict[str, Any]) -> Conflict:
+    versions: dict[str, Any] = {
+        name: Item(**each) for name in ("base", "child", "parent") if (each := fields[name]) is not None
+    }
+    return Conflict(**fields | versions)
+
+
+def _encode(value: Any) -> str:
+    try:
+        return base64.b64encode(msgspec.msgpack.encode(value)).decode()
+    except NOT_KEPT as error:
+        raise RecordRefused(
+            f"memory takes text, bytes or a value that JSON has: {error}; nothing was written"
+        ) from error
+
+
+def _decode(text: str) -> Any:
+    return msgspec.msgpack.decode(base64.b64decode(text))

@@ -27,8 +27,7 @@ from repertory.runs.live import LiveRun
 from repertory.runs.payloads import changes_of
 from repertory.runs.streaming import StreamReader
 from repertory.runs.waiting_calls import WaitingCall
-from repertory.supervisor.asking import say
-from repertory.supervisor.call_owners import owner_of
+from repertory.supervisor.asking import owner_of, say
 from repertory.supervisor.runtime import Runtime
 from repertory.tools.media import Media, check_attachments
 from repertory.views.listing import ViewEntry, list_view

@@ -34,7 +34,7 @@ from repertory.runs.payloads import check_payloads, instructions_of
 from repertory.runs.shared import Shared
 from repertory.runs.telemetry import Trace
 from repertory.shortening import ResultPolicy
-from repertory.supervisor.beginning import make_run, spawned_fields
+from repertory.supervisor.beginning import make_run, reserve_room, spawned_fields
 from repertory.supervisor.claims import Claims
 from repertory.supervisor.ending import Ends
 from repertory.supervisor.live_runs import LiveRuns
@@ -42,7 +42,6 @@ from repertory.supervisor.placement import Placement, check_placement
 from repertory.supervisor.queue import Queue
 from repertory.supervisor.recovery import read_back
 from repertory.supervisor.retention import Retention
-from repertory.supervisor.room import reserve_room
 from repertory.tools.media import Media
 from repertory.views.policies import check_policies
 
