@@ -21,7 +21,7 @@ from repertory.record.records import RunStarted
 from repertory.record.run_lists import QueuedRow
 from repertory.runs.live import LiveRun
 from repertory.supervisor.claims import Claims
-from repertory.supervisor.quotas import Quotas, midnight
+from repertory.supervisor.quotas import Quota, Quotas, midnight
 
 _RETRY_AFTER: Final = 10.0
 """Seconds after which a client that was refused may ask again: a run takes minutes, so there may be room by then."""
@@ -32,8 +32,8 @@ WaitsFor: TypeAlias = Literal["room", "quota", "turn", "machine", "resume"]
 """What a queued run waits for; see ``QueuedRun``."""
 
 
-class QueuedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A run that waits in the queue.
+class QueuedRun(QueuedRow, frozen=True, kw_only=True):
+    """A run that waits in the queue, and for what.
 
     Attributes:
         position: Its place in the queue, from 1.
@@ -44,11 +44,6 @@ class QueuedRun(msgspec.Struct, frozen=True, kw_only=True):
         reason: The same for people, with the figures.
     """
 
-    run_id: str
-    agent: str
-    client: str
-    priority: int
-    at: float
     position: int
     waits_for: WaitsFor
     reason: str
@@ -283,16 +278,18 @@ class Queue:
             yield from (((live.started.agent, live.started.client), 1) for live in self._going.values())
 
     def _over_agent(self, name: str, beside: Sequence[RunStarted] = ()) -> str:
-        quota = self._quotas.of_agent(name)
-        runs = 0 if quota.runs is None else sum(count for (agent, _), count in self._counts(beside) if agent == name)
-        used = sum((amount for (agent, _), amount in self._used.items() if agent == name), start=Amount())
-        return quota.reached(f"agent {name}", runs=runs, used=used)
+        return self._over(self._quotas.of_agent(name), f"agent {name}", 0, name, beside)
 
     def _over_client(self, name: str, beside: Sequence[RunStarted] = ()) -> str:
-        quota = self._quotas.of_client(name)
-        runs = 0 if quota.runs is None else sum(count for (_, client), count in self._counts(beside) if client == name)
-        used = sum((amount for (_, client), amount in self._used.items() if client == name), start=Amount())
-        return quota.reached(f"client {name}" if name else "who asks without a name", runs=runs, used=used)
+        whose = f"client {name}" if name else "who asks without a name"
+        return self._over(self._quotas.of_client(name), whose, 1, name, beside)
+
+    def _over(self, quota: Quota, whose: str, place: int, name: str, beside: Sequence[RunStarted]) -> str:
+        """Why a quota lets no further run begin; ``place`` is that of its names among those of agent and client."""
+        counts = () if quota.runs is None else self._counts(beside)
+        runs = sum(count for names, count in counts if names[place] == name)
+        used = sum((amount for names, amount in self._used.items() if names[place] == name), start=Amount())
+        return quota.reached(whose, runs=runs, used=used)
 
     def _no_room(self, agent: str, client: str, *, beside: Sequence[RunStarted] = ()) -> str:
         """Why no run of an agent and a client may begin ``beside`` others that are about to; "" if one may."""
