@@ -25,6 +25,7 @@ from repertory.machines.ownership import Candidate, Claim, Guard, Standing, Wait
 from repertory.machines.takeover import KERNEL, take_over
 from repertory.record.journal import Journal
 from repertory.record.postgres_journal import PostgresJournal
+from repertory.record.reads import row_as
 from repertory.record.records import FINAL_STATES, RunState
 
 if TYPE_CHECKING:
@@ -397,8 +398,7 @@ def check_lease(lease: float) -> None:
 
 def read_machines(connection: Connection) -> list[Machine]:
     """All machines that take part, and those that were lost within the last day; the oldest first."""
-    rows = connection.execute(ownership.LIST).fetchall()
-    return [msgspec.convert(dict(zip(Machine.__struct_fields__, row, strict=True)), Machine) for row in rows]
+    return [row_as(Machine, row) for row in connection.execute(ownership.LIST)]
 
 
 @asynccontextmanager

@@ -16,7 +16,6 @@ import re
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from functools import partial
 from operator import attrgetter
 from types import NoneType
 from typing import Any, Final, Literal, TypeAlias, cast, get_args, get_origin, get_type_hints
@@ -150,18 +149,6 @@ def _encode_column(value: object, kind: type[Any]) -> Value:
     raise TypeError(f"expected {kind.__name__}, got {type(value).__name__}")
 
 
-def _encode_blocks(content: Any) -> str:
-    return encode_json([*map(encode_block, content)])
-
-
-def _decode_blocks(text: Value) -> Any:
-    return tuple(decode_block(raw) for raw in decode_json(text))
-
-
-def _decode_as(kind: Any, text: Value) -> Any:
-    return msgspec.convert(decode_json(text), kind)
-
-
 _Codec: TypeAlias = tuple[Callable[[Any], Value], Callable[[Value], Any]]
 
 
@@ -176,8 +163,11 @@ def _column(hint: Any) -> tuple[type[Any], _Codec | None]:
     if hint == Json:
         return str, (encode_json, decode_json)
     if hint == tuple[Block, ...]:
-        return str, (_encode_blocks, _decode_blocks)
-    return str, (encode_json, partial(_decode_as, hint))
+        return str, (
+            lambda content: encode_json([*map(encode_block, content)]),
+            lambda text: tuple(map(decode_block, decode_json(text))),
+        )
+    return str, (encode_json, lambda text: msgspec.convert(decode_json(text), hint))
 
 
 def lenient_text(raw: bytes) -> str:
