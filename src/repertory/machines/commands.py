@@ -84,10 +84,7 @@ class Commands:
         """Let the owner of a run carry out a command; returns its result.
 
         Args:
-            run_id: The run.
-            verb: The method of ``Run`` that carries it out.
-            body: The arguments of the method.
-            command_id: The command's id, the same when it is repeated; "" for a command that never is.
+            verb, body, command_id: As in ``Command``; an id of "" for a command that is never repeated.
             within: Seconds to wait for the answer; infinity waits until there is one.
             once: The command's id is never used again, so that its row need not be kept.
 

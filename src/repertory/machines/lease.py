@@ -40,8 +40,6 @@ class Lease:
     over.
 
     Args:
-        address: The server's address.
-        machine_id: The machine.
         seconds: How long the lease lasts after each renewal.
         sent: ``time.monotonic()`` just before the lease was taken.
         make_room: Called before it connects again, as the server may have no connection left: closes others of this

@@ -24,8 +24,6 @@ class Listener:
     is also called with "", and whoever relies on notifications must also look at the table now and then.
 
     Args:
-        address: The server's address.
-        channel: The channel to listen on.
         hear: Called with each notification, on the event loop of the task that makes this. It must be quick and must
             not raise.
     """

@@ -77,6 +77,9 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 class Machines:
     """This machine, and what it knows of the others.
 
+    What is done in a ``guarded`` transaction raises ``LeaseLost`` if another machine has taken this one over: claims,
+    new definitions, places in the queue, and duties.
+
     Attributes:
         machine_id: Its id, new at every start.
         address: The server's address.
@@ -178,9 +181,6 @@ class Machines:
         Returns:
             The claim, None if others have taken all of them; and whose bound prevented it, as the first one would
             exceed it. Bounds are checked in the transaction of the claim, in turn for each name.
-
-        Raises:
-            LeaseLost: Another machine has taken this one over.
         """
 
         def take(connection: Connection) -> tuple[Claim | None, tuple[Column, str] | None]:
@@ -199,11 +199,7 @@ class Machines:
         return await self.guarded("take a run in", take)
 
     async def claim_to_resume(self, run_id: str) -> Claim | None:
-        """Take a run that waits, or has ended; None if another machine has it.
-
-        Raises:
-            LeaseLost: Another machine has taken this one over.
-        """
+        """Take a run that waits, or has ended; None if another machine has it."""
         claim, _ = await self.claim([run_id])
         if claim is not None:
             return claim
@@ -215,11 +211,7 @@ class Machines:
         return await self.guarded("take a run in", take)
 
     async def redefine(self, run_id: str, agent_digest: str, labels: Sequence[str]) -> None:
-        """Give a run that waits for any machine another definition of its agent, and these labels.
-
-        Raises:
-            LeaseLost: Another machine has taken this one over.
-        """
+        """Give a run that waits for any machine another definition of its agent, and these labels."""
 
         def write(connection: Connection) -> None:
             connection.execute(ownership.REDEFINE, [run_id, agent_digest, list(labels)])
@@ -241,16 +233,11 @@ class Machines:
         """Reserve a place in the queue for a run that is not recorded yet; recording the run takes the place.
 
         Args:
-            run_id: The run's id.
-            agent: The agent's name.
             client: The client whose waiting runs are counted.
             most: How many of them may wait.
 
         Returns:
             None; or, if the queue is full, how many wait already. A cancelled call may have reserved a place.
-
-        Raises:
-            LeaseLost: Another machine has taken this one over.
         """
 
         def write(connection: Connection) -> int | None:
@@ -310,11 +297,7 @@ class Machines:
         await self.use("let go of a run in", write)
 
     async def guarded(self, doing: str, work: Callable[[Connection], T]) -> T:
-        """Do something in a transaction that commits only if no other machine has taken this one over.
-
-        Raises:
-            LeaseLost: Another machine has.
-        """
+        """Do something in a transaction that commits only if no other machine has taken this one over."""
         self.lease.check()
 
         def write(connection: Connection) -> T:
@@ -332,9 +315,6 @@ class Machines:
         A duty passes to another machine only if its holder was lost, so that none of its writes are accepted any more,
         or has left, or has given the duty up. So only the holder does a duty, as long as it does it by writing to the
         journal. A draining machine holds none.
-
-        Raises:
-            LeaseLost: Another machine has taken this one over.
         """
         wanted, own = [] if self.draining else sorted(names), [self.machine_id]
 

@@ -38,9 +38,8 @@ def take_over(connection: Connection, machine_id: str, *, is_steady: bool) -> li
     """Release the runs of dead machines, so that they wait for any machine. Blocks.
 
     Args:
-        connection: A connection to the server.
-        machine_id: The machine that does this.
-        is_steady: Whether its own lease was renewed without a break, so that other machines had time for that too.
+        is_steady: Whether the lease of ``machine_id``, which does this, was renewed without a break, so that other
+            machines had time for that too.
 
     Returns:
         The ids of those machines.

@@ -64,8 +64,7 @@ class MergePlan:
         copy: Items whose child version the parent gets as a copy beside its own.
         taken: Items in conflict, with what is taken.
         since: For each item that no merge has settled, the position at which both sides last agreed.
-        unchanged: How many of the child's items need nothing: merged before, or the same on both sides.
-        conflicts: The items in conflict, with their versions.
+        unchanged, conflicts: As in ``MergeReport``.
     """
 
     take: list[str] = field(default_factory=list[str])

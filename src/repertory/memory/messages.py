@@ -61,7 +61,7 @@ class OpenScope(Request[Pending[ScopeOpened]], frozen=True, kw_only=True):
             ``owner``.
         scope_id: "" for a new id.
         position: For snapshots, the answer to ``SnapshotScope``; None for the current position.
-        by: The run on whose behalf the parent is used; see the other messages.
+        by: As in ``_OnScope``, for the parent.
     """
 
     owner: str
@@ -124,12 +124,7 @@ class ClearScope(Change[Pending[int]], frozen=True, kw_only=True):
 
 
 class MoveItems(Change[Pending[list[str]]], frozen=True, kw_only=True):
-    """Give items other ids, or delete them, all in one transaction; the answer is the ids of those there were.
-
-    Attributes:
-        moves: The new id of each item, by its id; None deletes it. An item that does not exist is passed over.
-        metadata: Put into the metadata of the items that get another id.
-    """
+    """Give items other ids, or delete them, all in one transaction; see ``Memory.move``."""
 
     moves: dict[str, str | None]
     metadata: Json = msgspec.field(default_factory=dict)

@@ -32,7 +32,6 @@ class Snapshot(Sequence[Entry]):
         """Make a snapshot of entries.
 
         Args:
-            run_id: The id of their run.
             entries: A list whose first ``length`` elements its owner must never change; None for no entries.
             length: How many of them; None for all that are in the list now.
         """
@@ -110,8 +109,6 @@ class Ledger:
         """Start a ledger. For a run that may already have entries, use ``open``.
 
         Args:
-            journal: The journal that makes the entries durable.
-            run_id: The run's id.
             entries: The entries of this run that the journal holds.
             clock: Returns ``created_at``, in seconds since 1970.
         """

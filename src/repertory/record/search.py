@@ -45,8 +45,6 @@ class SearchIndex(msgspec.Struct, frozen=True):
     """A table for full-text search over the records of one kind.
 
     Attributes:
-        name: The name of the table.
-        table: The table with the records.
         columns: The columns of the index; all but the last hold labels.
         progress: The column of ``search_progress`` with the last ``seq`` that is indexed.
         row: Makes the row from a record and its number; None leaves the record out.

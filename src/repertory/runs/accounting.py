@@ -44,8 +44,6 @@ def plain_call(
     """The tokens of the prompt that a plain loop would have sent instead of this call, and what it would have cost.
 
     Args:
-        usage: What the call was billed.
-        profile: The profile of the model that was called.
         view_estimate: Estimated tokens of the prompt.
         record_estimate: Estimated tokens of a plain loop's prompt, by the same estimator; corrected by the error of
             ``view_estimate``.

@@ -78,8 +78,6 @@ def crossings(
     """Find the figures that are beyond their thresholds. A pure function.
 
     Args:
-        figures: The run's figures.
-        thresholds: The thresholds.
         tokens: Prompt tokens of the last iterations.
         billed: Tokens of the newest prompt, as billed by the server.
         estimate: Tokens of the newest prompt, as estimated from its length.

@@ -25,11 +25,9 @@ async def attach(
 
     Args:
         journal: The journal that redacts their texts, and to which the caller writes the record.
-        run_id: The run that is shown them.
         kind: Whether they are a result or come with a message.
         name: The id of the call or of the message.
         blocks: Texts, images and documents. Their id is the same in each run, so that a fork knows them again.
-        at: Seconds since 1970.
     """
 
     def store() -> ContentStored:

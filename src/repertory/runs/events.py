@@ -401,7 +401,6 @@ def from_record(record: EventLogged, *, agent: str = "") -> AnyEvent | None:
     """The event of a record; None if the record's type is not one of ``AnyEvent``.
 
     Args:
-        record: The record, as read from the journal.
         agent: The name of the run's agent, which is not in the record.
 
     Raises:

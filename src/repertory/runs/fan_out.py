@@ -26,8 +26,6 @@ def worth_warming(head: Head, profile: ModelProfile, warm: bool | None) -> bool:
     """Whether others should wait until a first call has written a head to the prompt cache.
 
     Args:
-        head: The beginning that they share.
-        profile: The profile of their model.
         warm: What the lead's agent says; None decides by the prices. If these are unknown, or the head is too short to
             be cached, waiting would save nothing.
     """

@@ -404,11 +404,7 @@ class LiveRun:
         await self._changed.wait()
 
     async def wait_for_turn(self, head: Head) -> None:
-        """Wait until it may work beside the other sub-agents of its lead, or must stop.
-
-        Args:
-            head: The beginning of its first request.
-        """
+        """Wait until it may work beside its lead's other sub-agents, or must stop; its first request has ``head``."""
         place, above = self.place, self.parent
         if place is None or above is None:
             return

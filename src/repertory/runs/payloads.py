@@ -62,9 +62,7 @@ def new_payload(
     """The payload of a new run, and its first version to record; None for a run without a payload.
 
     Args:
-        agent: The agent that runs.
         value: The value given by the caller; None for the defaults of the type.
-        started: The record of the run's beginning.
         lead: The payload of the lead's run, of which the sub-agent's scope selects a part.
         redact: Removes from a record what must not be kept.
 
@@ -99,10 +97,7 @@ def payload_on_record(agent: Agent[Any], records: Sequence[PayloadChanged], *, b
 def bring_back(payload: Payload, run_id: str, state: PayloadState | None) -> None:
     """Stage a finished sub-agent's changes of its lead's payload, in the draft of the call that reports it.
 
-    Args:
-        payload: The draft.
-        run_id: The sub-agent's run; changes that it has already brought back are not repeated.
-        state: The sub-agent's payload.
+    Changes that its run has already brought back are not repeated.
     """
     if state is not None and state.scope.write:
         payload.bring_back(state.brings_back(), base=state.base, run_id=run_id)

@@ -17,10 +17,7 @@ async def say(runtime: Runtime, live: LiveRun, message_id: str, said: Said, *, a
     """Send a message to a run. A run that has ended continues with it; message and continuation are one transaction.
 
     Args:
-        runtime: The runtime in which the run lives.
-        live: The run.
         message_id: Makes the call safe to repeat: a message that the run has already read does not continue it.
-        said: The message.
         again: Continue the run even for a message that it has read, if it has failed or was stopped.
 
     Raises:

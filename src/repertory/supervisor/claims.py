@@ -70,10 +70,7 @@ class Claims:
     A run is left to others if its agent cannot be found here, or differs from the one that it began with.
 
     Args:
-        machines: This machine.
-        journal: The shared journal.
-        runs: The runs of this process.
-        home: The runtime that continues them.
+        home: The runtime that continues runs.
         labels: What this machine offers; None to claim only what this process has queued itself.
         wake: Makes the queue check which runs may begin.
     """

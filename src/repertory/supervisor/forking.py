@@ -196,14 +196,7 @@ async def _remove(runtime: Runtime, run_id: str, *, begun: bool) -> None:
 
 
 async def fork_records(journal: Journal, row: RunRow, wanted: Fork, *, new_id: str, at: float) -> list[Record]:
-    """The records of a fork; written in one batch, they make a run that can be resumed.
-
-    Args:
-        journal: The journal of the original.
-        row: The original, a root.
-        wanted: The request.
-        new_id: The fork's id.
-        at: Now, in seconds since 1970.
+    """The records of a fork of a root, ``row``; written in one batch, they make a run that can be resumed.
 
     Raises:
         RunError: There is no such iteration, or it is not complete yet.

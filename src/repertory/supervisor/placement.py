@@ -60,13 +60,7 @@ def check_placement(agent: Agent[Any], started: RunStarted) -> None:
 
 
 class Placement:
-    """The placed runs of this process's leads, and placed runs that work here for leads elsewhere.
-
-    Args:
-        runs: The runs of this process.
-        shared: What they share.
-        commands: The commands between machines.
-    """
+    """The placed runs of this process's leads, and placed runs that work here for leads elsewhere."""
 
     def __init__(self, runs: LiveRuns, shared: Shared, commands: Commands) -> None:
         self._runs = runs

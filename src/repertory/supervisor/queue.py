@@ -57,7 +57,6 @@ class Queue:
     another that may begin: while any run waits, every new run waits too, if only for a moment.
 
     Args:
-        journal: The journal from which the queue is read.
         clock: Returns seconds since 1970.
         begin: Starts a run that waited.
         is_here: Whether a run is under way in this process, waiting or not.
@@ -108,7 +107,6 @@ class Queue:
         """Reserve room in the queue for a new run while it is being made.
 
         Args:
-            started: The run.
             why: Why it cannot begin in this process; "" if nothing else prevents it.
 
         Raises:

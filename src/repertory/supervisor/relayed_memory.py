@@ -61,7 +61,6 @@ class RelayedMemory:
         change that failed and is then made, nor that it cannot delegate because a machine was lost.
 
         Args:
-            request: The encoded request.
             command_id: The command's id, the same if the request is repeated.
             once: Whether the request is never repeated under this id, so that its answer need not be kept.
         """

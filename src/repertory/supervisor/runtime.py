@@ -311,11 +311,7 @@ class Runtime:
         does not.
 
         Args:
-            parent: The run that delegates.
-            agent: The member of its team.
-            task: What to do.
             run_id: The id, which follows from the call and begins with the parent's.
-            call_id: The call.
             options: The choices for this delegation: ``memory`` and ``share``, see ``Delegation``; and why an earlier
                 attempt ``failed``.
 
@@ -392,7 +388,6 @@ class Runtime:
         process, or in neither. The loop waits until the records are durable, and the caller may too.
 
         Args:
-            live: The run.
             drafts: Its first entries.
             also: Further records of the same transaction.
             was: Its state on record; None for a new run.
