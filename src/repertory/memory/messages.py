@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar, cast
 
-import msgspec
-
-from repertory._frozen import freeze_fields
+from repertory._frozen import EMPTY_DICT, freeze_fields
 from repertory.actors import ActorRef, Request
 from repertory.llm.messages import Json
 from repertory.memory.items import BYTES, FULL, Item, Transform, check_json
@@ -82,7 +80,7 @@ class StoreItem(Change[Pending[ItemInfo]], frozen=True, kw_only=True):
     source: str = ""
     tags: tuple[str, ...] = ()
     related_to: tuple[str, ...] = ()
-    metadata: Json = msgspec.field(default_factory=dict)
+    metadata: Json = EMPTY_DICT
     if_position: int | None = None
 
     def __post_init__(self) -> None:
@@ -127,7 +125,7 @@ class MoveItems(Change[Pending[list[str]]], frozen=True, kw_only=True):
     """Give items other ids, or delete them, all in one transaction; see ``Memory.move``."""
 
     moves: dict[str, str | None]
-    metadata: Json = msgspec.field(default_factory=dict)
+    metadata: Json = EMPTY_DICT
 
     def __post_init__(self) -> None:
         if isinstance(cast("object", self.metadata), dict):  # as in ``StoreItem``

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from repertory._frozen import Frozen
+from repertory._frozen import EMPTY_DICT, Frozen
 from repertory.llm.messages import Block, Json, Role
 
 EntryKind: TypeAlias = Literal[
@@ -89,7 +89,7 @@ class Draft(Frozen, frozen=True, kw_only=True):
     gist: str = ""
     spans: tuple[tuple[int, int], ...] = ()
     url: str = ""
-    facts: Json = msgspec.field(default_factory=dict)
+    facts: Json = EMPTY_DICT
     model_call: int = 0
     stop_reason: str = ""
     message_id: str = ""
@@ -97,7 +97,7 @@ class Draft(Frozen, frozen=True, kw_only=True):
     retrieved: Retrieved | None = None
     covered: bool = False
     pinned: bool = False
-    metadata: Json = msgspec.field(default_factory=dict)
+    metadata: Json = EMPTY_DICT
 
 
 class Entry(Draft, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from repertory._frozen import Frozen
+from repertory._frozen import EMPTY_DICT, Frozen
 from repertory.llm.messages import Json
 
 ScopeMode: TypeAlias = Literal["root", "shared", "shared-read-only", "snapshot", "snapshot-read-only", "isolated"]
@@ -46,7 +46,7 @@ class ScopeMerged(Frozen, frozen=True, kw_only=True):
     scope_id: str
     at: float
     position: int
-    open: Json = msgspec.field(default_factory=dict)
+    open: Json = EMPTY_DICT
 
 
 class ItemInfo(Frozen, frozen=True, kw_only=True, gc=False):
@@ -77,7 +77,7 @@ class ItemInfo(Frozen, frozen=True, kw_only=True, gc=False):
     source: str = ""
     tags: tuple[str, ...] = ()
     related_to: tuple[str, ...] = ()
-    metadata: Json = msgspec.field(default_factory=dict)
+    metadata: Json = EMPTY_DICT
 
 
 class ItemWritten(ItemInfo, frozen=True, kw_only=True, gc=False):

@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from repertory._frozen import Frozen
+from repertory._frozen import EMPTY_DICT, Frozen
 from repertory.llm.messages import Block, Json
 from repertory.llm.model import Usage
 from repertory.record.entries import Entry
@@ -36,8 +36,8 @@ class Placed(Frozen, frozen=True, kw_only=True):
     """
 
     path: tuple[str, ...]
-    options: Json = msgspec.field(default_factory=dict)
-    limits: Json = msgspec.field(default_factory=dict)
+    options: Json = EMPTY_DICT
+    limits: Json = EMPTY_DICT
 
 
 class RunStarted(Frozen, frozen=True, kw_only=True):
@@ -80,8 +80,8 @@ class RunStarted(Frozen, frozen=True, kw_only=True):
     parent_call_id: str | None = None
     depth: int = 0
     scope_id: str = ""
-    options: Json = msgspec.field(default_factory=dict)
-    results: Json = msgspec.field(default_factory=dict)
+    options: Json = EMPTY_DICT
+    results: Json = EMPTY_DICT
     has_context: bool = False
     request: str = ""
     priority: int = 0
@@ -114,7 +114,7 @@ class RunStateChanged(Frozen, frozen=True, kw_only=True):
     error: str | None = None
     cancelled: bool = False
     reason: str = ""
-    cause: Json = msgspec.field(default_factory=dict)
+    cause: Json = EMPTY_DICT
 
 
 class EntryAppended(msgspec.Struct, frozen=True, kw_only=True):
@@ -307,7 +307,7 @@ class ContentStored(Frozen, frozen=True, kw_only=True):
     length: int = 0
     expires_at: float | None = None
     retention: float | None = None
-    metadata: Json = msgspec.field(default_factory=dict)
+    metadata: Json = EMPTY_DICT
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -448,7 +448,7 @@ class RunRow(Frozen, frozen=True, kw_only=True):
     error: str | None = None
     cancelled: bool = False
     reason: str = ""
-    cause: Json = msgspec.field(default_factory=dict)
+    cause: Json = EMPTY_DICT
 
 
 class ToolCallRow(msgspec.Struct, frozen=True, kw_only=True):

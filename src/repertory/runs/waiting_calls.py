@@ -8,9 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container
 from typing import Any, Final, Literal, TypeAlias
 
-import msgspec
-
-from repertory._frozen import Frozen
+from repertory._frozen import EMPTY_DICT, Frozen
 from repertory.llm.messages import Json
 from repertory.record.records import EventLogged
 from repertory.record.waiting import Ticket
@@ -44,7 +42,7 @@ class WaitingCall(Frozen, frozen=True, kw_only=True):
     call_id: str
     tool: str
     kind: Literal["approval", "result"]
-    arguments: Json = msgspec.field(default_factory=Json)
+    arguments: Json = EMPTY_DICT
     reason: str = ""
     since: float = 0.0
     expires_at: float | None = None
