@@ -33,16 +33,18 @@ class Journal(ListReads, ItemReads):
 
     Attributes:
         durability: What an acknowledged write survives.
-        is_shared: Whether other processes may write to it too.
     """
-
-    is_shared = False
 
     def __init__(self, durability: Durability, redactor: Redactor | None) -> None:
         self.durability: Durability = durability
         self._redactor = redactor
         # Replaced, never changed in place: the writer's thread may be iterating over it.
         self._observers: tuple[Callable[[Sequence[Record]], None], ...] = ()
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other processes may write to it too."""
+        return False
 
     @property
     def queued(self) -> int:

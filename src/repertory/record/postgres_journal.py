@@ -53,13 +53,15 @@ def open_postgres(
             check_server(connection, address)
             if readonly:
                 check_readable(connection, address)
-                return PostgresJournal(address, durability, None, None, close_timeout)
+                reader = PostgresReader(address, readonly=True)
+                return PostgresJournal(address, durability, None, reader, None, close_timeout=close_timeout)
             migrate(connection, address)
             writer = PostgresWriter(address, connection, durability)
         except driver().Error as error:
             raise explain(error, address, "open") from None
         failed.pop_all()
-    return PostgresJournal(address, durability, redactor, writer, close_timeout)
+    reader = PostgresReader(address, readonly=False)
+    return PostgresJournal(address, durability, redactor, reader, writer, close_timeout=close_timeout)
 
 
 def has_writer(address: PostgresAddress) -> bool:
@@ -80,17 +82,10 @@ class PostgresJournal(OwnedJournal[PostgresAddress, "PostgresReader", PostgresWr
 
     _full_text = PostgresFullText()
 
-    def __init__(
-        self,
-        address: PostgresAddress,
-        durability: Durability,
-        redactor: Redactor | None,
-        writer: PostgresWriter | None,
-        close_timeout: float,
-    ) -> None:
-        reader = PostgresReader(address, readonly=writer is None)
-        super().__init__(address, durability, redactor, reader, writer, close_timeout=close_timeout)
-        self.is_shared = writer is not None
+    @property
+    def is_shared(self) -> bool:
+        """Whether other processes may write to it too; a reader has no part in that."""
+        return self._writer is not None
 
     async def _query(self, what: str, sql: str, values: Sequence[Value], decode: Callable[[Rows], T]) -> T:
         def fetch(connection: Connection) -> T:
