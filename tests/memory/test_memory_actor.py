@@ -178,6 +178,39 @@ def test_quotas_bound_a_scope(run_async: RunAsync) -> None:
     run_with_memory(run_async, body, quotas=MemoryQuota(item_bytes=5, items=2, scope_bytes=8))
 
 
+def test_whatever_changes_a_scope_leaves_just_the_room_that_there_is(run_async: RunAsync) -> None:
+    """Each kind of change is counted on from the last one, so none may count too little, nor refuse what has room."""
+
+    async def body(ref: MemoryRef) -> None:
+        memory = await Memory.open(ref, "run-1")
+
+        async def fill(has: int) -> None:
+            for number in range(has, 3):
+                await memory.store(str(number), item_id=f"n{number}")
+            with pytest.raises(QuotaExceeded, match="4 items and may hold 3"):
+                await memory.store("more")
+            assert len(await memory.query()) == 3
+
+        await fill(0)
+        full = await memory.snapshot()
+        await memory.delete("n2")
+        await fill(2)
+        await memory.move({"n0": "m0", "n2": None})
+        await fill(2)
+        assert await memory.clear() == 3
+        await fill(0)
+        await memory.clear()
+        await memory.restore(full)
+        await fill(3)
+        await memory.delete("n1")
+        child = await memory.fork("sub")
+        await child.store("from below", item_id="n1")
+        await child.merge()
+        await fill(3)
+
+    run_with_memory(run_async, body, quotas=MemoryQuota(items=3))
+
+
 async def test_a_scope_that_holds_more_than_it_may_can_be_made_to_hold_less() -> None:
     """As after a start with a smaller quota: what is there is ended or shortened one by one, and nothing is added."""
     async with open_journal() as journal:

@@ -209,49 +209,28 @@ class MemoryActor:
         """Write an item."""
         scope = await self._writable(message.scope_id, message.by)
         _check_id("item_id", message.item_id)
-        held, seen = self._sizes.get(scope.target), dict[str, ItemWritten]()
-        if held is None or message.if_position is not None:
-            held, seen = await self._look(scope, message.item_id)
+        seen: dict[str, ItemWritten] | None = None
         if message.if_position is not None:
+            seen = await read_by_id(self._journal, scope.view(self._position), [message.item_id])
             current = seen.get(message.item_id)
             _check_unchanged(message.item_id, 0 if current is None else current.position, message.if_position)
         shape, content = encode_content(self._journal.redact(message.content))
-        item = self._journal.redact(
-            ItemWritten(
-                scope_id=scope.target,
-                item_id=message.item_id or new_id("item"),
-                position=self._position + 1,
-                type=message.type,
-                content=content,
-                at=self._clock(),
-                format=shape,
-                media_type=message.media_type,
-                source=message.source,
-                tags=message.tags,
-                related_to=message.related_to,
-                metadata=message.metadata,
-            )
+        item = ItemWritten(
+            scope_id=scope.target,
+            item_id=message.item_id or new_id("item"),
+            position=0,
+            type=message.type,
+            content=content,
+            at=0.0,
+            format=shape,
+            media_type=message.media_type,
+            source=message.source,
+            tags=message.tags,
+            related_to=message.related_to,
+            metadata=message.metadata,
         )
-        try:
-            size = check_room(self._quota, scope.target, held, [item], seen)
-        except QuotaExceeded:  # it may replace an item, and others may have been replaced
-            held, seen = await self._look(scope, item.item_id)
-            size = check_room(self._quota, scope.target, held, [item], seen)
-        info = item_info(item)
-        ticket = self._submit(message, info, [item])  # may raise, so no position is assigned before
-        self._position += 1
-        self._sizes[scope.target] = size
-        return partial(_when_durable, ticket, info)
-
-    async def _look(self, scope: Scope, item_id: str) -> tuple[tuple[int, int], dict[str, ItemWritten]]:
-        """The number and the bytes of what a scope holds of its own, and the item with an id, if it shows one."""
-        seen = await read_by_id(self._journal, scope.view(self._position), [item_id])
-        return await self._journal.scope_size(scope.target), seen
-
-    def _submit(self, message: Change[Any], answer: object, records: Sequence[Record]) -> Ticket:
-        """Submit records, by the message's ``write`` if it has one."""
-        ticket: Ticket = self._journal.submit(records) if message.write is None else message.write(answer, records)
-        return ticket
+        version = self._journal.redact(item)
+        return await self._write_next(message, scope, [version], seen, lambda items: (item_info(items[0]), []))
 
     @handler(expected=_EXPECTED)
     async def delete_item(self, message: DeleteItem) -> Pending[int]:
@@ -331,30 +310,39 @@ class MemoryActor:
         message: Change[Pending[T]],
         scope: Scope,
         versions: Sequence[ItemWritten],
-        seen: Mapping[str, ItemWritten],
+        seen: Mapping[str, ItemWritten] | None,
         finish: Callable[[Sequence[ItemWritten]], tuple[T, Sequence[Record]]],
     ) -> Pending[T]:
         """Write versions as the next ones of a scope, if it has room for them: with new positions, times and scope.
 
-        ``seen`` has the items that the scope shows and that these may hide, by id. ``finish`` makes the answer and
-        further records from the items that are written.
+        ``seen`` has the items that the scope shows and that these may hide, by id; None if they were not read.
+        ``finish`` makes the answer and further records from the items that are written.
         """
-        held = await self._journal.scope_size(scope.target)
-        at = self._clock()
+        target, at = scope.target, self._clock()
 
-        def write() -> tuple[int, T, Ticket]:
+        def write(held: tuple[int, int], hidden: Mapping[str, ItemWritten]) -> tuple[int, tuple[int, int], T, Ticket]:
             items = [
-                msgspec.structs.replace(version, scope_id=scope.target, position=position, at=at)
+                msgspec.structs.replace(version, scope_id=target, position=position, at=at)
                 for position, version in enumerate(versions, self._position + 1)
             ]
-            check_room(self._quota, scope.target, held, items, seen)
+            room = check_room(self._quota, target, held, items, hidden)
             answer, more = finish(items)
-            return len(items), answer, self._submit(message, answer, [*items, *more])
+            records = [*items, *more]
+            ticket = self._journal.submit(records) if message.write is None else message.write(answer, records)
+            return len(items), room, answer, ticket
 
-        size = sum(version.size for version in versions)
-        count, answer, ticket = await off_loop(write, items=len(versions), size=size)
+        within = {"items": len(versions), "size": sum(version.size for version in versions)}
+        held = self._sizes.get(target) or await self._journal.scope_size(target)
+        try:
+            written = await off_loop(partial(write, held, seen or {}), **within)
+        except QuotaExceeded:  # these may replace items, and earlier ones may have, though all were counted
+            held = await self._journal.scope_size(target)
+            if seen is None:
+                ids = [version.item_id for version in versions]
+                seen = await read_by_id(self._journal, scope.view(self._position), ids)
+            written = await off_loop(partial(write, held, seen), **within)
+        count, self._sizes[target], answer, ticket = written
         self._position += count
-        self._sizes.pop(scope.target, None)  # the next write counts again
         return partial(_when_durable, ticket, answer)
 
     @handler(expected=_EXPECTED)
