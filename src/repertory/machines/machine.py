@@ -406,7 +406,7 @@ async def open_machines(
         connection.execute(ownership.FORGET)
         connection.execute(ownership.REGISTER, own)
         # The database may hold other journals in other schemas, with names too long for that of a channel.
-        (number,) = connection.execute("SELECT 'machines'::regclass::oid").fetchone() or (0,)
+        (number,) = connection.execute("SELECT 'machines'::regclass::oid").fetchone()
         return f"repertory {number}"
 
     channel = await journal.reader.use("take part in", register)

@@ -209,7 +209,7 @@ def schema_version(connection: Connection, address: PostgresAddress) -> int:
         JournalSchemaTooNew: A newer repertory wrote it.
     """
     found = connection.execute("SELECT to_regclass('migrations') IS NOT NULL, to_regclass('record_seq') IS NOT NULL")
-    has_migrations, has_numbers = found.fetchone() or (False, False)
+    has_migrations, has_numbers = found.fetchone()
     if has_migrations != has_numbers:
         raise JournalUnreadable(
             f"{address} has a table 'migrations' that is not a journal's; choose another database, or a schema with "
@@ -217,7 +217,7 @@ def schema_version(connection: Connection, address: PostgresAddress) -> int:
         )
     if not has_migrations:
         return 0
-    (version,) = connection.execute("SELECT max(version) FROM migrations").fetchone() or (0,)
+    (version,) = connection.execute("SELECT max(version) FROM migrations").fetchone()
     return check_version(version, _DECLARED, _relations(connection), address)
 
 

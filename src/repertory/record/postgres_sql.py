@@ -198,7 +198,6 @@ def check_server(connection: Connection, address: PostgresAddress) -> None:
         )
     names = ("fsync", "full_page_writes", "server_encoding")
     row = connection.execute(f"SELECT {', '.join(f'current_setting({name!r})' for name in names)}").fetchone()
-    assert row is not None
     found = dict(zip(names, row, strict=True))
     for name in names[:2]:
         if found[name] != "on":
@@ -220,7 +219,7 @@ def check_server(connection: Connection, address: PostgresAddress) -> None:
 def _is_lent(connection: Connection, address: PostgresAddress) -> bool:
     """Whether a pooler lends the session of a connection to others, with all that was set in it."""
     session = "SELECT pg_backend_pid()"
-    (pid,) = connection.execute(session).fetchone() or (0,)
+    (pid,) = connection.execute(session).fetchone()
     if pid == connection.info.backend_pid:  # a pooler has numbers of its own
         return False
     with connect(address) as other, other.transaction():

@@ -227,7 +227,7 @@ class PostgresWriter(Writer):
                 cursor.execute(translate(EMPTY), (encode_json(emptied),))
             cursor.execute("COMMIT")
         if taken is not None:
-            (first,) = taken.fetchone() or (0,)
+            (first,) = taken.fetchone()
             self.newest = first + BLOCK
 
     def _rollback(self) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final, Self, TypeAlias
 
 import msgspec
@@ -75,6 +76,7 @@ Piece: TypeAlias = TextStreamed | ThinkingStreamed | ToolCallStreamed | StreamRe
 """Whatever a ``StreamReader`` yields."""
 
 
+@dataclass(slots=True, eq=False)
 class _Answer:
     """The current answer, or one of the last ones.
 
@@ -84,16 +86,13 @@ class _Answer:
         held: Text that is held back because it may be the beginning of a secret.
     """
 
-    __slots__ = ("attempt", "done", "held", "iteration", "number", "pieces", "restarted")
-
-    def __init__(self, number: int, iteration: int) -> None:
-        self.number = number
-        self.iteration = iteration
-        self.pieces: list[TextDelta | ThinkingDelta | ToolUseStarted] = []  # as they came
-        self.attempt = 0
-        self.restarted = ""
-        self.held: dict[type[TextDelta | ThinkingDelta], str] = {}
-        self.done = False
+    number: int
+    iteration: int
+    pieces: list[TextDelta | ThinkingDelta | ToolUseStarted] = field(default_factory=list)  # as they came
+    attempt: int = 0
+    restarted: str = ""
+    held: dict[type[TextDelta | ThinkingDelta], str] = field(default_factory=dict)
+    done: bool = False
 
 
 class Stream:

@@ -6,6 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import anyio
@@ -91,13 +92,13 @@ class ToolSets:
             held.settled.set()
 
 
+@dataclass(eq=False)
 class _Held:
-    def __init__(self, tool_set: ToolSet) -> None:
-        self.tool_set = tool_set
-        self.tools: Sequence[Tool] = ()
-        self.failure: Exception | None = None
-        self.settled = anyio.Event()
-        self.scope = anyio.CancelScope()
+    tool_set: ToolSet
+    tools: Sequence[Tool] = ()
+    failure: Exception | None = None
+    settled: anyio.Event = field(default_factory=anyio.Event)
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
 
     async def wait(self) -> Sequence[Tool]:
         """Wait until it is open, and return its tools; raise why it cannot be opened."""
