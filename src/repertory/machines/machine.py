@@ -82,9 +82,7 @@ class Machines:
 
     Attributes:
         machine_id: Its id, new at every start.
-        address: The server's address.
         channel: The channel of notifications; these are hints, only the tables count.
-        lease: The lease of this machine.
         draining: Whether it takes no more runs.
     """
 

@@ -237,10 +237,8 @@ class PayloadState:
     """The payload of one run as it is committed.
 
     Attributes:
-        type: The type of its value.
         scope: For a sub-agent, which parts of it are the lead's.
         version: The number of the last commit; 0 before the first.
-        document: The current document.
         first: The document at the beginning. Instructions show this one, so that they never change.
         base: For a sub-agent, the version of the lead's payload that it was made from.
     """

@@ -54,7 +54,6 @@ class Draft(Frozen, frozen=True, kw_only=True):
 
     Attributes:
         role: The role whose turn it belongs to. Neighbouring entries of one role become one message.
-        kind: The kind of entry.
         content: What the model was first shown, as blocks; a tool result is exactly one ``ToolResult`` block.
         iteration: The iteration that added it; 0 before the first model call.
         tool: The tool's name, for results.

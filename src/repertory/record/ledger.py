@@ -94,7 +94,6 @@ class Ledger:
     append, one of them is refused and takes no more.
 
     Attributes:
-        run_id: The id of its run.
         journal: The journal that makes the entries durable.
     """
 

@@ -65,7 +65,6 @@ class Moved(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         tables: The number of rows in each table, including the side tables for large bodies.
-        rows: The number of all rows.
         newest: The number of the newest record; 0 if there is none.
     """
 

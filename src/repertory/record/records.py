@@ -44,16 +44,13 @@ class RunStarted(Frozen, frozen=True, kw_only=True):
     """A run exists.
 
     Attributes:
-        run_id: Its id.
         agent: The name of its agent.
         task: What it was asked to do.
-        model: The model's name.
         agent_digest: Hash of the agent's definition, by which a resume notices a changed definition.
         agent_ref: ``module:name`` by which a new process finds the agent again; "" if it cannot.
         parent_id: The run that delegated to it; None for a root.
         parent_call_id: The parent's tool call that it answers.
         depth: Its depth in the tree; 0 for a root.
-        scope_id: Its memory scope.
         options: The options that the caller set for this run.
         results: The caller's overrides of how tool results are treated, as ``repertory.context`` writes them.
         has_context: Whether an application context was passed; the context itself is never recorded.
@@ -167,7 +164,6 @@ class ToolFinished(msgspec.Struct, frozen=True, kw_only=True):
     """A tool has run, or is known never to finish.
 
     Attributes:
-        tool: The tool's name.
         status: ``interrupted`` if it is unknown what the tool did.
         duration: Seconds that the function took; 0.0 if unknown.
         deduplicated_from: The call whose result was used instead of running the tool again.
@@ -359,7 +355,6 @@ class ScheduleSettled(msgspec.Struct, frozen=True, kw_only=True):
     """A due time of a schedule was settled.
 
     Attributes:
-        schedule: The schedule's name.
         due: The due time, in seconds since 1970. All due times up to it are settled.
         outcome: ``started`` (a run was started), ``skipped``, or the schedule ``began`` or ``ended`` at this time.
         run_id: The run that was started, or otherwise the last one started before; "" if there is none.
@@ -384,7 +379,6 @@ class WebhookTried(msgspec.Struct, frozen=True, kw_only=True):
     """An attempt to report a change of state to a webhook, or the beginning of a webhook.
 
     Attributes:
-        url: The webhook's address.
         run_id: The run; "" for ``begun``.
         change: The number of the record that is reported; for ``begun``, of the last record that is not reported.
         outcome: ``delivered``, ``failed`` (it will be tried again), ``disabled`` (nothing more is tried) or ``begun``

@@ -87,7 +87,6 @@ class Tally:
             way or was cut off; one that was cut off is usually billed, but nobody says how much.
         under_way: The reservations of the calls that this process is making, including those not yet on record.
         tools_run: How many tool calls each run has begun.
-        clock: The clock of the tree.
     """
 
     def __init__(

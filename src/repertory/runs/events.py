@@ -96,8 +96,7 @@ class RunClaimed(Event, frozen=True, kw_only=True):
     """In a shared journal, a machine now owns the run: only this machine writes its record.
 
     Attributes:
-        machine: The machine's id.
-        name: The machine's name.
+        machine: The machine's id, while ``name`` is for people.
         fence: The number of this owner; it grows by one with every change of owner.
         why: How the machine got the run: ``started``, ``queued``, ``resumed``, ``moved`` or ``taken over``.
     """
@@ -181,8 +180,7 @@ class ApprovalRequested(Event, Frozen, frozen=True, kw_only=True):
     """A tool call waits until somebody allows or denies it; see ``Run.approve`` and ``Run.deny``.
 
     Attributes:
-        arguments: The arguments of the call.
-        digest: Hash of the tool's name and these arguments.
+        digest: Hash of the tool's name and the arguments.
         reason: Who requires the approval.
         expires_at: When the call is denied if nobody has decided, in seconds since 1970; None for never.
     """
@@ -259,7 +257,6 @@ class ContextEdited(Event, frozen=True, kw_only=True):
     """The plan changed: the model now sees the past differently.
 
     Attributes:
-        kind: The kind of edit.
         reason: Why the edit was made, with its arithmetic, as a sentence.
         tokens_saved: By how many tokens each later prompt is smaller.
         cost: One-time cost of the edit in US dollars, for rewriting the prompt cache after it.
@@ -312,9 +309,7 @@ class Alert(Event, frozen=True, kw_only=True):
 
     Attributes:
         metric: The threshold's name: ``tokens``, ``retrieval_share``, …; or the limit that is near, as ``limits.cost``.
-        value: The figure.
-        threshold: The threshold.
-        reason: Both, as a sentence.
+        reason: The value and the threshold, as a sentence.
     """
 
     metric: str

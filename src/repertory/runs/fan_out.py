@@ -40,7 +40,6 @@ class Place(msgspec.Struct, eq=False):
     """One sub-agent in the line.
 
     Attributes:
-        line: The line.
         wake: Called when its turn may have come.
         head: The beginning of its first request, if that is worth warming.
         warms: The digest of the head that its first call is about to write to the cache; "" for none.

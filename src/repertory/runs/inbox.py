@@ -43,7 +43,6 @@ class Inbox:
     """The messages to one run, by message id.
 
     Args:
-        run_id: The run.
         lead: The name of the agent above it, to mark its messages.
     """
 

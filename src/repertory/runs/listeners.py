@@ -20,7 +20,6 @@ class Listeners:
     """The listeners of one run.
 
     Args:
-        run_id: The run.
         ledger: Its ledger; an earlier process has told of what is in it.
         own: The listener of its agent; None for none.
 

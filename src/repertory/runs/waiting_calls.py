@@ -25,7 +25,6 @@ class WaitingCall(Frozen, frozen=True, kw_only=True):
 
     Attributes:
         run_id: The run whose call it is.
-        agent: The name of that run's agent.
         kind: Whether it waits for an ``approval`` before it is made, or for its ``result``.
         arguments: The arguments of a call that waits for an approval; for a call that waits for its result they are in
             the record.

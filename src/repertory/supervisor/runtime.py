@@ -388,7 +388,6 @@ class Runtime:
         process, or in neither. The loop waits until the records are durable, and the caller may too.
 
         Args:
-            drafts: Its first entries.
             also: Further records of the same transaction.
             was: Its state on record; None for a new run.
         """
