@@ -55,7 +55,7 @@ from repertory.memory.quota import MemoryQuota, check_room
 from repertory.memory.scopes import LONGEST_ID, Scope, read_lineage, resolve
 from repertory.record.items import ItemQuery, Layer
 from repertory.record.journal import Journal
-from repertory.record.memory_records import ItemInfo, ItemWritten, ScopeMerged, ScopeOpened
+from repertory.record.memory_records import LABELS, ItemInfo, ItemWritten, ScopeMerged, ScopeOpened
 from repertory.record.records import Record
 from repertory.record.waiting import Ticket
 
@@ -219,15 +219,10 @@ class MemoryActor:
             scope_id=scope.target,
             item_id=message.item_id or new_id("item"),
             position=0,
-            type=message.type,
             content=content,
             at=0.0,
             format=shape,
-            media_type=message.media_type,
-            source=message.source,
-            tags=message.tags,
-            related_to=message.related_to,
-            metadata=message.metadata,
+            **{name: getattr(message, name) for name in LABELS},
         )
         version = self._journal.redact(item)
         return await self._write_next(message, scope, [version], seen, lambda items: (item_info(items[0]), []))

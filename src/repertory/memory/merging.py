@@ -15,7 +15,7 @@ from repertory.memory.items import Item, off_loop, shape_item
 from repertory.memory.scopes import LONGEST_ID, Scope
 from repertory.record.items import Layer
 from repertory.record.journal import Journal
-from repertory.record.memory_records import ItemWritten
+from repertory.record.memory_records import LABELS, ItemWritten
 
 Prefer: TypeAlias = Literal["neither", "child", "parent", "both"]
 
@@ -113,8 +113,7 @@ def same_content(one: ItemWritten | None, other: ItemWritten | None) -> bool:
 def _content_key(version: ItemWritten | None) -> tuple[object, ...] | None:
     if version is None or version.deleted:
         return None
-    fields = ("type", "format", "media_type", "size", "digest", "source", "tags", "related_to", "metadata")
-    return tuple(getattr(version, name) for name in fields)
+    return tuple(getattr(version, name) for name in ("format", "size", "digest", *LABELS))
 
 
 # --- read from a journal ----------------------------------------------------------------------------------

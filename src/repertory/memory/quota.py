@@ -7,9 +7,8 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from repertory._choices import check_number
-from repertory._frozen import thaw
 from repertory.errors import QuotaExceeded
-from repertory.record.memory_records import ItemWritten
+from repertory.record.memory_records import LABELS, ItemWritten
 from repertory.record.rows import NOT_KEPT, encode_json
 
 
@@ -68,8 +67,7 @@ def check_room(
 def _label_bytes(item: ItemWritten) -> int:
     """The size in bytes of everything about an item but its content."""
     try:
-        labels = (item.type, item.media_type, item.source, item.tags, item.related_to, thaw(item.metadata))
-        return len(encode_json(labels).encode())
+        return len(encode_json([getattr(item, name) for name in LABELS]).encode())
     except NOT_KEPT:
         return 0  # metadata that is not JSON: the journal refuses it and says where it is wrong
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hashlib import blake2b
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -14,6 +14,8 @@ ScopeMode: TypeAlias = Literal["root", "shared", "shared-read-only", "snapshot",
 ItemFormat: TypeAlias = Literal["text", "json", "bytes"]
 PayloadAuthor: TypeAlias = Literal["spawn", "caller", "tool", "sub-agent", "cleaning", "resume"]
 PathParts: TypeAlias = tuple[str | int, ...]
+LABELS: Final = ("type", "media_type", "source", "tags", "related_to", "metadata")
+"""The fields of an item that its writer chooses beside its content."""
 
 
 class ScopeOpened(msgspec.Struct, frozen=True, kw_only=True):
