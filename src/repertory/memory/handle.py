@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
-from repertory._choices import check_choice, check_fields, show
+from repertory._choices import check_choice, check_fields, check_type
 from repertory.actors import Request
-from repertory.errors import ConfigurationError
 from repertory.llm.messages import Json
 from repertory.memory.items import FULL, Item, NewContent, Transform
 from repertory.memory.merging import MergeReport, Prefer
@@ -119,6 +118,8 @@ class Memory:
             QuotaExceeded: The scope is full.
             RecordRefused: The item cannot be kept exactly, such as a value with a date, a set or bytes in it.
         """
+        for name, texts in (("tags", tags), ("related_to", related_to)):  # else a text's characters would be the list
+            check_type(f"Memory.store: {name}", texts, list | tuple, "a list of texts")
         message = StoreItem(
             scope_id=self.scope_id,
             content=content,
@@ -126,8 +127,8 @@ class Memory:
             item_id=item_id,
             media_type=media_type,
             source=source,
-            tags=_text_tuple("tags", tags),
-            related_to=_text_tuple("related_to", related_to),
+            tags=tuple(tags),
+            related_to=tuple(related_to),
             metadata={} if metadata is None else metadata,
             if_position=if_position,
             write=write,
@@ -209,11 +210,3 @@ class Memory:
         check_fields(f"Memory: {type(message).__name__}", message)
         pending: Pending[T] = await self.ref.ask(message)
         return await pending()
-
-
-def _text_tuple(name: str, texts: Any) -> tuple[str, ...]:
-    """A list of texts as a tuple. Refuses a single text, whose characters would be taken for the list."""
-    if not isinstance(texts, list | tuple):
-        raise ConfigurationError(f"Memory.store: {name} must be a list of texts, got {show(texts)}")
-    several: tuple[str, ...] = tuple(texts)  # whose items the actor's message checks
-    return several
