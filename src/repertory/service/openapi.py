@@ -14,6 +14,7 @@ from repertory.llm.messages import Json
 from repertory.service.access import OPEN
 from repertory.service.routes import PARTS, Operation
 from repertory.service.views import AgentView
+from repertory.tools.docstrings import read_docstring
 
 _REFERENCE: Final = "#/components/schemas/{name}"
 _JSON: Final = "application/json"
@@ -151,15 +152,9 @@ _PATH_PARTS: Final = {
 def _described(schema: Json) -> Json:
     """A schema with the descriptions of its fields taken from the docstring of its struct."""
     # Python 3.13 takes the indentation out of docstrings itself.
-    text, _, attributes = inspect.cleandoc(schema.get("description", "")).partition("\n\nAttributes:\n")
-    if not attributes:
+    text, said = read_docstring(inspect.cleandoc(schema.get("description", "")))
+    if not said:
         return schema
-    said: dict[str, str] = {}
-    name = ""
-    for line in inspect.cleandoc(attributes).split("\n"):
-        found = re.fullmatch(r"(\w+): (.*)", line)
-        name = found[1] if found else name
-        said[name] = found[2] if found else f"{said.get(name, '')} {line.strip()}".strip()
     fields = {
         field: {**kept, "description": said[field]} if field in said and "$ref" not in kept else kept
         for field, kept in schema.get("properties", {}).items()

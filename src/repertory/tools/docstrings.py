@@ -1,12 +1,12 @@
-"""Reading Google-style docstrings for the model."""
+"""Reading Google-style docstrings, for the model and for the description of the service."""
 
 from __future__ import annotations
 
 import re
 from typing import Final
 
-_SECTION: Final = re.compile(r"(Args|Arguments|Parameters|Returns?|Yields|Raises|Examples?|Notes?):\s*")
-_ARGUMENTS: Final = frozenset({"Args", "Arguments", "Parameters"})
+_SECTION: Final = re.compile(r"(Args|Arguments|Parameters|Attributes|Returns?|Yields|Raises|Examples?|Notes?):\s*")
+_ARGUMENTS: Final = frozenset({"Args", "Arguments", "Parameters", "Attributes"})
 _SHOWN: Final = frozenset({"", "Example", "Examples", "Note", "Notes"})
 _ARGUMENT: Final = re.compile(r"\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)")
 
@@ -16,7 +16,7 @@ def read_docstring(text: str) -> tuple[str, dict[str, str]]:
 
     Returns:
         The description of the function (with notes and examples, but without what only callers in Python need), and
-        the description of each argument.
+        the description of each argument or attribute.
     """
     kept: list[str] = []
     arguments: dict[str, list[str]] = {}
