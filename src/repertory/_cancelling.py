@@ -1,4 +1,7 @@
-"""Who was cancelled: on asyncio a task gets the same error if only what it waited for was; and until when to wait."""
+"""How tasks end: when something else does, and by errors that are no ``Exception``, crashes or not.
+
+On asyncio a task that is cancelled gets the same error as one that only waited for something that was.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import anyio
+
+from repertory._error_texts import name_error
 
 
 def is_being_cancelled() -> bool:
@@ -31,3 +36,20 @@ async def cancel_after(end: Callable[[], Awaitable[object]], scope: anyio.Cancel
     """Wait for an end, and cancel a scope then."""
     await end()
     scope.cancel()
+
+
+def crash_of(raised: BaseException) -> Exception:
+    """The error to which a crash is put down. A panic of an extension in Rust, which is no ``Exception``, is one, too.
+
+    Raises:
+        BaseException: It is no crash: the task itself is being cancelled, and not just an asyncio task or future that
+            it waited for; or the error is meant for the program.
+    """
+    if isinstance(raised, Exception):
+        return raised
+    if part_for_others(raised, KeyboardInterrupt, SystemExit, GeneratorExit) is not None:
+        raise raised
+    waited = isinstance(raised, asyncio.CancelledError)
+    error = RuntimeError("it waited for something that was cancelled" if waited else f"it raised {name_error(raised)}")
+    error.__cause__ = raised
+    return error

@@ -253,6 +253,70 @@ def test_what_is_cancelled_elsewhere_is_a_crash(kind: type) -> None:
     anyio.run(main, backend="asyncio")
 
 
+class Panic(BaseException):
+    """What an extension in Rust raises."""
+
+
+class PanicsInHandler(Player):
+    """Its handler panics."""
+
+    @handler(Add)
+    async def add(self, _: Add) -> int:  # type: ignore[override]
+        """Panic."""
+        raise Panic("no such column")
+
+
+class PanicsInPlainHandler(Player):
+    """Its handler, which may run in the asker's task, panics."""
+
+    @handler(Add)
+    def add(self, _: Add) -> int:  # type: ignore[override]
+        """Panic."""
+        raise Panic("no such column")
+
+
+class PanicsInTask(Player):
+    """Its background task panics."""
+
+    @handler(Add)
+    async def add(self, _: Add, ctx: ActorContext) -> int:  # type: ignore[override]
+        """Begin the task, and wait for its end."""
+
+        async def panic() -> None:
+            raise Panic("no such column")
+
+        ctx.start_soon(panic)
+        await anyio.sleep_forever()
+        return 0
+
+
+class PanicsInHook(Player):
+    """Its hook panics."""
+
+    async def started(self, _: ActorContext) -> None:
+        """Panic."""
+        raise Panic("no such column")
+
+
+@pytest.mark.parametrize("kind", [PanicsInHandler, PanicsInPlainHandler, PanicsInTask, PanicsInHook])
+def test_a_panic_is_a_crash(kind: type, run_async: Any) -> None:
+    """It is no ``Exception``, and ended the block of the system with all its actors."""
+
+    async def main() -> None:
+        supervision = Supervision(max_restarts=0, when_exceeded="stop")
+        async with open_system(supervision=supervision) as system:
+            ref = system.spawn(kind)
+            await anyio.wait_all_tasks_blocked()  # a plain handler now runs in this task
+            with pytest.raises((ActorFailed, ActorStopped)):
+                await ref.ask(Add())
+            reason = await ref.wait_stopped()
+            assert str(reason.error) == "it raised Panic: no such column"
+            assert isinstance(reason.error.__cause__, Panic)
+            assert await system.spawn(Player).ask(Add(2)) == 2
+
+    run_async(main)
+
+
 def test_a_last_hook_may_wait_for_what_is_cancelled() -> None:
     """That is logged like any of its failures."""
 

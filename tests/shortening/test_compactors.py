@@ -215,6 +215,10 @@ def test_an_application_adds_its_own() -> None:
     assert describe('{"tide": 3}', 40, tool="tide", requested_only=True) == compact('{"tide": 3}', 40)
 
 
+class Panic(BaseException):
+    """What an extension in Rust raises."""
+
+
 class Broken:
     """Raises where it is told to."""
 
@@ -232,24 +236,26 @@ class Broken:
         """A bug."""
         if self._at == "compact":
             raise KeyError("no such field")
+        if self._at == "extension":
+            raise Panic("no such column")
         return None
 
 
 @pytest.mark.usefixtures("restored")
-@pytest.mark.parametrize("at", ["matches", "compact", "nothing"])
+@pytest.mark.parametrize("at", ["matches", "compact", "nothing", "extension"])
 @pytest.mark.parametrize("name", ["broken", ""])
 def test_a_compactor_that_fails_is_told_and_the_next_one_speaks(at: str, name: str) -> None:
     """Also one that returns no text; whoever wants to know is told which and why."""
     expected = compact(SEARCH, 300)
     register_compactor(Broken(at))
-    told: list[tuple[str, type[Exception]]] = []
+    told: list[tuple[str, type[BaseException]]] = []
 
     def inside() -> str:
         on_compactor_failure(lambda compactor, error: told.append((compactor, type(error))))
         return compact(SEARCH, 300, name=name)
 
     assert copy_context().run(inside) == expected
-    assert told == [("broken", TypeError if at == "nothing" else KeyError)]
+    assert told == [("broken", {"nothing": TypeError, "extension": Panic}.get(at, KeyError))]
     assert compact("Calm.", 300, tool="broken") == "Calm."  # nobody listens here
 
 

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import inspect
 import logging
-from asyncio import CancelledError
 from time import perf_counter
 from typing import Any
 
 import anyio
 from anyio.lowlevel import checkpoint
 
+from repertory._cancelling import crash_of
 from repertory.actors.context import ActorContext
 from repertory.actors.handlers import Blueprint, blueprint_of
 from repertory.actors.mailbox import BEGUN, NEVER, NOTHING, WAITING, Ask
 from repertory.actors.observation import StopReason, log
 from repertory.actors.references import asking_mailbox
 from repertory.actors.runtime import QUOTA
-from repertory.actors.scheduler import crash_of
 from repertory.actors.supervision import RestartPlan
 from repertory.actors.tree import ActorNode
 from repertory.errors import ActorStopped, UnhandledMessage
@@ -148,7 +147,7 @@ async def _serve(node: ActorNode, blueprint: Blueprint) -> None:
                 value = await value
         except expected as error:
             box.reject(item, error, "refused", error)
-        except (Exception, CancelledError) as raised:  # noqa: BLE001 - raised again
+        except BaseException as raised:  # noqa: BLE001 - raised again
             crash = crash_of(raised)
             box.crashed(crash)
             raise crash  # noqa: B904 - it is what was raised, or has that as its cause
@@ -264,5 +263,5 @@ async def _call_hook(node: ActorNode, name: str, *args: Any) -> None:
         result = node.blueprint.hooks[name](node.actor, node.context, *args)
         if inspect.isawaitable(result):
             await result
-    except CancelledError as cancelled:
-        raise crash_of(cancelled) from cancelled
+    except BaseException as raised:  # noqa: BLE001 - the supervisor decides
+        raise crash_of(raised)  # noqa: B904 - as above

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from asyncio import CancelledError
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar, TypeVarTuple, Unpack, overload
 
 import anyio
 
+from repertory._cancelling import crash_of
 from repertory.actors.handlers import Actor
 from repertory.actors.references import ActorRef, asking_mailbox
-from repertory.actors.scheduler import Nursery, crash_of
+from repertory.actors.scheduler import Nursery
 from repertory.actors.supervision import SpawnOptions, Supervision, check_timeout
 from repertory.actors.tree import ActorNode, Children
 from repertory.errors import ActorStopped, ConfigurationError
@@ -148,7 +148,7 @@ async def _run_task(
     try:
         with scope:
             await function(*args)
-    except (Exception, CancelledError) as raised:  # noqa: BLE001 - the supervisor decides
+    except BaseException as raised:  # noqa: BLE001 - the supervisor decides
         node.fail(crash_of(raised))
     finally:
         if node.tasks is not None:

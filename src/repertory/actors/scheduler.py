@@ -1,5 +1,4 @@
-"""The differences between trio and asyncio: how a task sleeps until it is woken, and whose a cancellation is; and one
-timer for all deadlines.
+"""The differences between trio and asyncio: how a task sleeps until it is woken; and one timer for all deadlines.
 
 ``anyio.Event`` would do for waking, but costs 6 to 9 µs more for a round trip than the native primitives, and an
 actor is woken for every burst of messages. Native nurseries are used on trio only: ``asyncio.TaskGroup`` cancels
@@ -12,7 +11,6 @@ import asyncio
 import heapq
 import math
 import sys
-from asyncio import CancelledError
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from contextvars import copy_context
@@ -21,8 +19,6 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 import anyio
 import sniffio
 from anyio.abc import TaskGroup
-
-from repertory._cancelling import is_being_cancelled
 
 if TYPE_CHECKING:
     import trio
@@ -124,22 +120,6 @@ def start_soon(nursery: Nursery, function: Callable[..., Any], *args: Any, name:
     except sniffio.AsyncLibraryNotFoundError:
         context.run(sniffio.current_async_library_cvar.set, "asyncio")
     context.run(lambda: nursery.start_soon(function, *args, name=name))
-
-
-def crash_of(raised: Exception | CancelledError) -> Exception:
-    """The error to which a crash is put down.
-
-    Raises:
-        CancelledError: It is no crash: the task itself is being cancelled, and not just an asyncio task or future that
-            it waited for.
-    """
-    if isinstance(raised, Exception):
-        return raised
-    if is_being_cancelled():
-        raise raised
-    error = RuntimeError("it waited for something that was cancelled")
-    error.__cause__ = raised
-    return error
 
 
 class Timer(Protocol):

@@ -6,7 +6,6 @@ Everything here is synchronous, or waits, and runs in the scheduler's thread.
 
 from __future__ import annotations
 
-from asyncio import CancelledError
 from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
@@ -14,13 +13,14 @@ from typing import Any, Literal, TypeAlias
 
 import anyio
 
+from repertory._cancelling import crash_of
 from repertory._choices import show
 from repertory._repeated_event import RepeatedEvent
 from repertory.actors.handlers import Blueprint, HandlerMethod, blueprint_of
 from repertory.actors.mailbox import NEVER, Mailbox
 from repertory.actors.observation import ActorState, StopReason
 from repertory.actors.runtime import Runtime
-from repertory.actors.scheduler import Nursery, crash_of, start_soon
+from repertory.actors.scheduler import Nursery, start_soon
 from repertory.actors.supervision import RestartHistory, RestartPlan, SpawnOptions, Supervision, settings_of
 from repertory.errors import ActorFailed, ActorStopped, ConfigurationError
 
@@ -110,7 +110,7 @@ class ActorNode:
             return found.function(self.actor, request)
         except found.expected:
             raise
-        except (Exception, CancelledError) as raised:  # noqa: BLE001 - the supervisor decides
+        except BaseException as raised:  # noqa: BLE001 - the supervisor decides
             error = crash_of(raised)
             box.send_to_dead_letters(request, "failed", error)
             self.fail(error)

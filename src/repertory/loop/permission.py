@@ -185,7 +185,9 @@ def _tool_asks(live: LiveRun, tool: Tool, use: ToolUse, proposed: Mapping[str, A
     )
     try:
         return bool(tool.approval(call))
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - foreign code; a call that it could not judge needs an approval
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - foreign code; a call that it could not judge needs an approval
         log(logging.WARNING, "approval.failed", run=live.run_id, tool=tool.name, exc_info=error)
         return True
 

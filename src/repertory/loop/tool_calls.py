@@ -169,6 +169,8 @@ class Caller:
                 if number:
                     await checkpoint()  # trio begins what is started at once in a random order
                 group.start_soon(each, equal)
+        if group.cancel_scope.cancel_called:  # on asyncio by a task of it that ended with another's cancellation
+            raise RuntimeError("a tool call was cancelled, and not by its run")
         await self._take_result(calls, iteration)
         if aborts:
             raise aborts[0]

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from repertory._cancelling import crash_of
 from repertory.context import MessageEvent
 from repertory.context.lifecycle import added
 from repertory.record import Ledger
@@ -57,7 +58,8 @@ class Listeners:
             for event in named:
                 try:
                     listener(event)
-                except Exception as error:  # noqa: BLE001 - an application's callback can never break the run
+                except BaseException as raised:  # noqa: BLE001 - an application's callback can never break the run
+                    error = crash_of(raised)
                     self.errors += 1
                     log(logging.WARNING, "listener.failed", run=run_id, kind=event.kind, exc_info=error)
 

@@ -14,11 +14,11 @@ log: Final = Log("repertory")
 _ROOMS: Final = ("actors", "journal", "machines", "mcp", "otel", "service", "tools")  # with loggers of their own
 
 
-def compactor_log(run_id: str) -> Callable[[str, Exception], None]:
+def compactor_log(run_id: str) -> Callable[[str, BaseException], None]:
     """Make a function that logs a compactor's error, once per compactor, as each is called for every result."""
     logged: set[str] = set()
 
-    def log_once(compactor: str, error: Exception) -> None:
+    def log_once(compactor: str, error: BaseException) -> None:
         if compactor not in logged:
             logged.add(compactor)
             log(logging.WARNING, "compactor.failed", run=run_id, compactor=compactor, exc_info=error)

@@ -13,6 +13,7 @@ import anyio
 import anyio.abc
 import msgspec
 
+from repertory._cancelling import crash_of
 from repertory.agents.agent import Agent
 from repertory.agents.delegation import TEAM_TOOLS
 from repertory.context.projector import FRAME
@@ -63,9 +64,10 @@ class ToolSets:
                     offered.append((each, made_tools(opened, f"tool set {each.name}: what open() gives")))
                 yield _without_clashes([*_OURS, *(tool.name for tool in agent.own_tools)], offered)
                 finished = True
-        except Exception as error:
+        except BaseException as raised:  # noqa: BLE001 - raised again, or foreign code
+            error = crash_of(raised)
             if not finished:
-                raise
+                raise error  # noqa: B904 - it is what was raised, or has that as its cause
             # The run has ended: a connection that breaks while closing must not make it run again.
             log(logging.WARNING, "tool.set.lost", agent=agent.name, exc_info=error)
 
@@ -83,8 +85,8 @@ class ToolSets:
                     held.tools = tools
                     held.settled.set()
                     await self._closing.wait()
-        except Exception as error:  # noqa: BLE001 - foreign code: ends the runs that need it, not the supervisor
-            held.failure = error
+        except BaseException as raised:  # noqa: BLE001 - foreign code: ends the runs that need it, not the supervisor
+            held.failure = error = crash_of(raised)
             if held.settled.is_set():
                 log(logging.WARNING, "tool.set.lost", tool_set=held.tool_set.name, exc_info=error)
         finally:

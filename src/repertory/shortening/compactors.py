@@ -103,7 +103,9 @@ def describe(text: str, length: int, *, tool: str = "", name: str = "", requeste
             readable, data, note = views[built_in]
             if compactor.matches(readable, data):
                 return first_chars(note + compactor.compact(readable, data, length - len(note)), length)
-        except Exception as error:  # noqa: BLE001 - an application's code, and its result is better said badly than lost
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # noqa: BLE001 - an application's code, and better a result said badly than lost
             _on_failure.get()(compactor.name, error)
     return None
 
@@ -128,14 +130,16 @@ def first_words(text: str, length: int) -> str:
     return words if ending in words else first_chars(f"{words}\n{ending}", length)
 
 
-def _ignore_failure(name: str, error: Exception) -> None:
+def _ignore_failure(name: str, error: BaseException) -> None:
     """Ignore that a compactor raised."""
 
 
-_on_failure: ContextVar[Callable[[str, Exception], None]] = ContextVar("on_compactor_failure", default=_ignore_failure)
+_on_failure: ContextVar[Callable[[str, BaseException], None]] = ContextVar(
+    "on_compactor_failure", default=_ignore_failure
+)
 
 
-def on_compactor_failure(report: Callable[[str, Exception], None]) -> None:
+def on_compactor_failure(report: Callable[[str, BaseException], None]) -> None:
     """Report each compactor that raises, with its error, to a function: in this task and in those that it starts."""
     _on_failure.set(report)
 
