@@ -93,7 +93,9 @@ def _may_run(response: ModelResponse, sound: set[int]) -> set[int]:
     speaking = [place for place, block in enumerate(response.content) if not _says_nothing(block)]
     marks: set[int] = set()
     for place, block in enumerate(response.content):
-        arguments: Any = block.input if isinstance(block, ToolUse) and block.name in TOOLS else None
+        arguments: Any = block.input if isinstance(block, ToolUse) and block.name in TOOLS else ""
+        if arguments is None or (isinstance(arguments, str) and arguments.startswith("{")):
+            arguments = decode_json(arguments) if arguments else {}
         if isinstance(arguments, dict):
             mark: int = arguments.get("mark", -1)
             whole = response.stop_reason in _WHOLE or (place != speaking[-1] and bool(arguments))
@@ -157,9 +159,12 @@ def _call(rng: random.Random, sound: set[int]) -> ToolUse:
         case 1:
             arguments["data"] = _broken_value(rng)
         case 2:
-            arguments = rng.choice((None, [], [arguments], "fire", '{"mark": 1}', 5, {1: 2}, _deep(900)))
+            arguments = rng.choice(([], [arguments], "fire", '["mark", 1]', 5, {1: 2}, _deep(900)))
         case 3:
-            arguments = {}
+            arguments = rng.choice(({}, None))
+        case 4:
+            arguments = f'{{"mark": {mark}}}'
+            sound.add(mark)
         case _:
             sound.add(mark)
     extra: Json | None = rng.choice(

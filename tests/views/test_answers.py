@@ -143,9 +143,11 @@ def test_a_call_with_an_illegal_name_is_not_made(name: Any, kept: str, told: str
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (None, "nothing instead of an object"),
         ([], "a list instead of an object"),
-        ('{"path": "."}', "text instead of an object"),
+        ('{"path": ', "text instead of an object"),
+        ('["."]', "text instead of an object"),
+        ('{"path": NaN}', "text instead of an object"),
+        (f'{{"path": {"[" * 600}{"]" * 600}}}', "nested more than 100 deep"),
         (deep(600), "nested more than 100 deep"),
         (deep(900), "nested more than 100 deep"),
         ({"path": math.nan}, "nan"),
@@ -162,6 +164,20 @@ def test_a_call_whose_arguments_cannot_be_kept_is_not_made(arguments: Any, told:
     assert tool_uses(answer.content) == (ToolUse("t1", "wipe", {}),)
     assert told in answer.rejected["t1"]
     assert answer.raw
+
+
+@pytest.mark.parametrize(
+    ("sent", "meant"),
+    [(None, {}), ("null", {}), ('{"path": "."}', {"path": "."}), (' {"path": "\\ud800"}', {"path": "�"})],
+)
+def test_arguments_that_a_server_has_wrapped_are_taken_out(sent: Any, meant: Any) -> None:
+    """The model can do nothing about what its server makes of them: asked to call again, it would for ever."""
+    answer = read(ToolUse("t1", "wipe", sent))
+    assert tool_uses(answer.content) == (ToolUse("t1", "wipe", meant),)
+    assert not answer.rejected
+    assert answer.raw
+    cut_off = read(ToolUse("t1", "wipe", sent), stop_reason="max_tokens")
+    assert "incomplete" in cut_off.rejected["t1"]
 
 
 def test_arguments_at_the_bound_are_kept() -> None:

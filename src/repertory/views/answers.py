@@ -11,11 +11,12 @@ import json
 import math
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, cast
 
 import msgspec
 
-from repertory._json_text import canonical_json
+from repertory._json_text import canonical_json, decode_received
 from repertory.context.projector import FRAME_ID
 from repertory.errors import ModelResponseInvalid
 from repertory.llm.features import SERVER_CALLS, is_compaction
@@ -205,7 +206,7 @@ class _Reader:
         return None if problem else more
 
     def _call(self, raw: Json, *, last: bool) -> Block | None:
-        sent_id, sent_name, sent_input = raw.get("id"), raw.get("name"), raw.get("input")
+        sent_id, sent_name, sent_input = raw.get("id"), raw.get("name"), _unwrapped(raw.get("input", ""))
         problem, size = _json_problem(sent_input, self._remaining)
         if not isinstance(sent_input, dict):
             problem = problem or f"{_describe_kind(sent_input)} instead of an object"
@@ -260,6 +261,14 @@ def _json_of(block: object) -> Json | None:
         return None
     raw = cast("object", encode_block(block))
     return cast("Json", raw) if isinstance(raw, dict) else None
+
+
+def _unwrapped(arguments: object) -> object:
+    """Arguments without what some servers make of them: null for none, and the JSON of an object as a text."""
+    with suppress(ValueError):
+        inner = decode_received(arguments) if isinstance(arguments, str) else arguments
+        return {} if inner is None else inner if isinstance(inner, dict) else arguments
+    return arguments
 
 
 def _is_blank(raw: Json) -> bool:
