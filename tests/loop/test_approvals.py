@@ -180,8 +180,10 @@ def test_changed_arguments_are_checked_and_judged_again_and_the_model_is_told(ru
                 await run.approve("c1", arguments={"to": "mallory"})
             assert len(run.waiting()) == 1
             await run.approve("c1", arguments={"to": "ann", "amount": 50}, by="eve")
-            with pytest.raises(RunError, match="decided already"):
+            with pytest.raises(RunError, match="decided already by eve: allowed with other arguments"):
                 await run.approve("c1")
+            with pytest.raises(RunError, match=r"decided already by eve: allowed$"):
+                await run.deny("c1", "no")
             answer = await run.wait_result()
             (row,) = await supervisor.journal.read_tool_calls(run.id)
             assert row.intended.arguments == {"to": "ann", "amount": 50}

@@ -329,7 +329,7 @@ def _check_same(known: Sequence[ApprovalDecided], *, allowed: bool, arguments: J
 
     if known and not any(map(is_same, known)):
         last = known[-1]
-        how = "allowed" if last.allowed else f"denied: {last.reason}"
+        how = f"allowed{' with other arguments' if allowed else ''}" if last.allowed else f"denied: {last.reason}"
         who = f" by {last.by}" if last.by else ""
         raise RunError(f"call {last.call_id} of run {last.run_id} was decided already{who}: {how}")
 
