@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from operator import attrgetter
 from typing import overload
 
 import msgspec
@@ -179,7 +178,7 @@ class Ledger:
     def _submit(self, drafts: Sequence[Draft], also: Sequence[Record]) -> tuple[tuple[Entry, ...], Ticket]:
         originals = drafts
         drafts = self.journal.redact(drafts)  # so that the ledger equals what the journal holds
-        counted = [*zip(drafts, map(estimate_tokens, map(attrgetter("content"), drafts)), strict=True)]
+        counted = [(draft, estimate_tokens(draft.content)) for draft in drafts]
         # Positions and places in the journal's queue are assigned under one lock, so their orders are the same.
         with self._lock:
             if self._latest is not None and self._latest.failure is not None:

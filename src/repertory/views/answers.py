@@ -206,7 +206,9 @@ class _Reader:
         return None if problem else more
 
     def _call(self, raw: Json, *, last: bool) -> Block | None:
-        sent_id, sent_name, sent_input = raw.get("id"), raw.get("name"), _unwrapped(raw.get("input", ""))
+        sent_id, sent_name, sent_input = raw.get("id"), raw.get("name"), raw.get("input", "")
+        if not isinstance(sent_input, dict):
+            sent_input = _unwrapped(sent_input)
         problem, size = _json_problem(sent_input, self._remaining)
         if not isinstance(sent_input, dict):
             problem = problem or f"{_describe_kind(sent_input)} instead of an object"
