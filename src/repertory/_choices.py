@@ -108,13 +108,23 @@ def check_labels(where: str, labels: object) -> None:
         raise ConfigurationError(f"{where} must be a list of printable texts that are not empty, got {show(labels)}")
 
 
-def check_number(name: str, value: Any, kind: Any, *, least: float, most: float = math.inf, none: bool = False) -> None:
-    """Raise ``ConfigurationError`` unless a value is a number from ``least`` to ``most``, or a permitted None."""
+def check_number(
+    name: str,
+    value: Any,
+    kind: Any,
+    *,
+    least: float = -math.inf,
+    above: float = -math.inf,
+    most: float = math.inf,
+    none: bool = False,
+) -> None:
+    """Raise ``ConfigurationError`` unless a value is a number in these bounds, or a permitted None."""
     number = isinstance(value, kind) and not isinstance(value, bool)
     number = number and (value <= _MOST_WHOLE if isinstance(value, int) else math.isfinite(value))
-    if not (none if value is None else number and least <= value <= most):
+    if not (none if value is None else number and above < value and least <= value <= most):
         words = "a whole number" if kind is int else "a number"
         bounds = f"of at least {least}" if most == math.inf else f"from {least} to {most}"
+        bounds = f"above {above}" if above > -math.inf else bounds
         raise ConfigurationError(f"{name} must be {words} {bounds}{' or None' * none}, got {show(value)}")
 
 
@@ -122,17 +132,6 @@ def check_seconds(name: str, value: Any) -> None:
     """Raise ``ConfigurationError`` unless a value is a number of seconds from 0 on; infinity is one."""
     if value != math.inf:
         check_number(name, value, int | float, least=0)
-
-
-def check_deadline(where: str, seconds: object) -> None:
-    """Check that a deadline is a positive number of seconds, or None for no limit.
-
-    Raises:
-        ConfigurationError: It is neither.
-    """
-    check_number(where, seconds, int | float, least=0, none=True)
-    if seconds == 0:
-        raise ConfigurationError(f"{where} must be more than 0 seconds, or None for no limit, got 0")
 
 
 def check_value(where: str, value: object, kind: Any) -> None:

@@ -407,10 +407,10 @@ class _Silent:
         (lambda: tool(_stream), "is a generator"),
         (lambda: tool(3, name="three"), "which cannot be called"),  # type: ignore[call-overload]
         (lambda: tool(_sketch, effect="safe"), "effect is 'safe'; expected 'pure' or 'idempotent'"),  # type: ignore[call-overload]
-        (lambda: tool(_sketch, deadline=0), "deadline must be more than 0 seconds, or None for no limit, got 0"),
-        (lambda: tool(_sketch, deadline=float("nan")), "deadline must be a number of at least 0 or None, got nan"),
-        (lambda: tool(_sketch, deadline=float("inf")), "deadline must be a number of at least 0 or None, got inf"),
-        (lambda: tool(_sketch, deadline="5"), "deadline must be a number of at least 0 or None, got '5'"),  # type: ignore[call-overload]
+        (lambda: tool(_sketch, deadline=0), "deadline must be a number above 0 or None, got 0"),
+        (lambda: tool(_sketch, deadline=float("nan")), "deadline must be a number above 0 or None, got nan"),
+        (lambda: tool(_sketch, deadline=float("inf")), "deadline must be a number above 0 or None, got inf"),
+        (lambda: tool(_sketch, deadline="5"), "deadline must be a number above 0 or None, got '5'"),  # type: ignore[call-overload]
         (lambda: tool(_sketch, output_cap=0), "output_cap must be a whole number of at least 1 or None, got 0"),
         (lambda: tool(_sketch, output_cap=1.5), "output_cap must be a whole number"),  # type: ignore[call-overload]
         (lambda: tool(_sketch, description=5), "description must be a text, or None"),  # type: ignore[call-overload]

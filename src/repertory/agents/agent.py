@@ -90,9 +90,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=True)
         for name in ("tokens", "tool_calls"):
             check_number(f"limits.{name}", getattr(self, name), int, least=1, none=True)
         for name in ("cost", "seconds"):
-            check_number(f"limits.{name}", getattr(self, name), int | float, least=0, none=True)
-            if getattr(self, name) == 0:
-                raise ConfigurationError(f"limits.{name} must be above 0, or None for no bound, got 0")
+            check_number(f"limits.{name}", getattr(self, name), int | float, above=0, none=True)
 
 
 class Agent(msgspec.Struct, Generic[ResultT], frozen=True, repr_omit_defaults=True):

@@ -17,7 +17,7 @@ import anyio.lowlevel
 import anyio.to_thread
 import msgspec
 
-from repertory._choices import check_deadline, check_type, check_value
+from repertory._choices import check_number, check_type, check_value
 from repertory._error_texts import name_error
 from repertory._json_text import decode_received
 from repertory._web_address import public_address, read_base_address
@@ -121,8 +121,8 @@ class AnthropicModel:
             raise ConfigurationError("both api_key and auth_token are set; the server takes one, so pass one")
         if base_url is not None:
             read_base_address("base_url (or ANTHROPIC_BASE_URL)", base_url)
-        check_deadline(f"AnthropicModel {name}: content_idle_timeout", content_idle_timeout)
-        check_deadline(f"AnthropicModel {name}: request_timeout", request_timeout)
+        for field, seconds in (("content_idle_timeout", content_idle_timeout), ("request_timeout", request_timeout)):
+            check_number(f"AnthropicModel {name}: {field}", seconds, int | float, above=0, none=True)
         self.name = name
         self._api_key = api_key
         self._auth_token = auth_token

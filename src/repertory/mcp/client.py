@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import anyio
 import anyio.to_thread
 
-from repertory._choices import check_choice, check_deadline, check_number, check_pattern, check_type, show
+from repertory._choices import check_choice, check_number, check_pattern, check_type, show
 from repertory._cutting import first_chars
 from repertory._web_address import read_web_address
 from repertory.errors import ConfigurationError, RepertoryError
@@ -109,7 +109,7 @@ class McpServer:
         check_pattern("McpServer: name", name, _NAME, "be a letter, then letters, digits, _ and -, at most 64 in all")
         check_choice(f"McpServer {name}: lifetime", lifetime, Lifetime)
         where = f"McpServer {name}"
-        check_deadline(f"{where}: deadline", deadline)
+        check_number(f"{where}: deadline", deadline, int | float, above=0, none=True)
         check_number(f"{where}: input_timeout", input_timeout, int | float, least=0, none=True)
         check_number(f"{where}: connect_timeout", connect_timeout, int | float, least=0)
         for option, given in (("env", env), ("headers", headers)):

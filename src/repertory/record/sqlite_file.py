@@ -348,7 +348,7 @@ class FileLock:
         except BlockingIOError:
             owner = os.pread(descriptor, 32, 0).partition(b"\n")[0].decode("ascii", "replace").strip()
             self.release()
-            whose = "this process" if owner == str(os.getpid()) else f"process {owner or '(starting)'}"
+            whose = "this process" if owner == str(os.getpid()) else f"process {owner}" if owner else "a new process"
             raise JournalLocked(
                 f"{path} is owned by {whose}; close it there, or look at it with readonly=True",
                 path=path,

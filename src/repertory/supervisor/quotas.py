@@ -12,7 +12,6 @@ import msgspec
 from repertory._choices import check_number, check_pattern, check_type
 from repertory._counting import counted
 from repertory._frozen import freeze_fields
-from repertory.errors import ConfigurationError
 from repertory.llm.profiles import Amount
 
 ANY_CLIENT: Final = "*"
@@ -46,9 +45,7 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         for name in ("runs", "tokens_per_day"):
             check_number(f"quota.{name}", getattr(self, name), int, least=1, none=True)
         check_number("quota.queued", self.queued, int, least=0, none=True)
-        check_number("quota.cost_per_day", self.cost_per_day, int | float, least=0, none=True)
-        if self.cost_per_day == 0:
-            raise ConfigurationError("quota.cost_per_day must be above 0, or None for no bound, got 0")
+        check_number("quota.cost_per_day", self.cost_per_day, int | float, above=0, none=True)
 
     @property
     def is_daily(self) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, TypeAl
 
 import msgspec
 
-from repertory._choices import check_choice, check_deadline, check_number, check_type, show
+from repertory._choices import check_choice, check_number, check_type, show
 from repertory.errors import ConfigurationError
 from repertory.llm.messages import Json
 from repertory.llm.model import ToolSchema
@@ -202,7 +202,7 @@ def tool(
         check_type(f"{where}: description", description, str | None, "a text, or None for the docstring")
         check_type(f"{where}: schema", schema, dict | None, "a JSON schema as a dict, or None")
         check_choice(f"{where}: effect", effect, Effect)
-        check_deadline(f"{where}: deadline", deadline)
+        check_number(f"{where}: deadline", deadline, int | float, above=0, none=True)
         check_number(f"{where}: output_cap", output_cap, int, least=1, none=True)
         check_type(f"{where}: repeatable", repeatable, bool | None, "True, False or None")
         check_type(f"{where}: computes", computes, bool, "True or False")
