@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import uuid
 from collections.abc import Iterator, Sequence
 
 import anyio
@@ -13,10 +14,13 @@ import repertory as rp
 from backends import RunAsync
 from patience import PATIENCE
 from postgres_server import PostgresServer
+from repertory._postgres_address import PostgresAddress
 from repertory.errors import RunElsewhere
 from repertory.llm.messages import ToolUse, text_of
 from repertory.llm.model import ModelRequest
+from repertory.machines.ownership import KEEP_PLACE
 from repertory.record import Record
+from repertory.record.postgres_sql import connect
 from repertory.record.records import RunStateChanged
 from repertory.testing import FunctionModel, ScriptedModel, call
 
@@ -254,6 +258,26 @@ async def test_a_run_that_two_machines_begin_at_once_is_the_one_of_the_first(pos
             [*outcomes, *forks], "done"
         )
     assert all("Done." in each for each in (*outcomes.values(), *forks.values()))
+
+
+async def test_a_run_goes_on_although_another_machine_reserves_a_place_for_it_meanwhile(
+    postgres: PostgresServer,
+) -> None:
+    """That came between two statements of its first transaction, and nobody went on with the run."""
+    uri = postgres.emptied_journal()
+    clerk = rp.Agent("clerk", model=FunctionModel(lambda _: "Done."))
+
+    async def spawn(supervisor: rp.Supervisor) -> None:
+        run = await supervisor.spawn(clerk, "Work.", run_id="one")
+        assert await run.wait_result() == "Done."
+
+    async with rp.open_supervisor(uri) as supervisor, anyio.create_task_group() as tasks:
+        address = PostgresAddress(uri)
+        with connect(address) as watcher, connect(address) as other, other.transaction():
+            other.execute(KEEP_PLACE, ["one", str(uuid.uuid4()), "clerk", ""])
+            tasks.start_soon(spawn, supervisor)
+            while watcher.execute("SELECT 1 FROM pg_locks WHERE NOT granted").fetchone() is None:
+                await anyio.sleep(0.01)
 
 
 async def test_a_run_that_was_refused_is_left_to_the_agent_that_it_began_with(postgres: PostgresServer) -> None:

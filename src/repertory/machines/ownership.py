@@ -28,13 +28,14 @@ _RUN_ID: Final = {
 _RUNS, _STATES = TABLES[RunStarted], TABLES[RunStateChanged]
 
 # If the run exists already, its record is refused later in the transaction, and this is rolled back with it.
-# A run for which a place in the queue was reserved takes it now.
+# A run for which a place in the queue was reserved takes it now; also one that another machine has reserved since the
+# guard looked, as its run is the one that is recorded.
 _START: Final = """INSERT INTO ownership SELECT $1, CAST($2 AS uuid), 1, $3, $4, $5, $6, $7,
         ARRAY(SELECT value FROM json_each($8)), $9, CAST($10 AS uuid), $11::boolean
-    ON CONFLICT (run_id) DO UPDATE SET machine_id = excluded.machine_id, why = excluded.why, labels = excluded.labels,
-        place = excluded.place, portable = excluded.portable, agent_ref = excluded.agent_ref,
-        agent_digest = excluded.agent_digest
-    WHERE ownership.why = 'entering' AND ownership.machine_id = excluded.home"""
+    ON CONFLICT (run_id) DO UPDATE SET machine_id = excluded.machine_id, why = excluded.why, agent = excluded.agent,
+        client = excluded.client, agent_ref = excluded.agent_ref, agent_digest = excluded.agent_digest,
+        labels = excluded.labels, place = excluded.place, home = excluded.home, portable = excluded.portable
+    WHERE ownership.why = 'entering'"""
 _END: Final = "DELETE FROM ownership WHERE run_id = $1 AND machine_id = $2"
 
 # Repeated if its answer was lost.
