@@ -233,22 +233,29 @@ class WaitsInHook(Player):
         await wait_for_what_is_cancelled()
 
 
+async def crash_of_one(kind: type) -> BaseException:
+    """The error by which an actor crashes once, while another one in its system goes on."""
+    supervision = Supervision(max_restarts=0, when_exceeded="stop")
+    async with open_system(supervision=supervision) as system:
+        ref = system.spawn(kind)
+        await anyio.wait_all_tasks_blocked()  # a plain handler now runs in this task
+        with pytest.raises((ActorFailed, ActorStopped)):
+            await ref.ask(Add())
+        reason = await ref.wait_stopped()
+        assert system.statistics().crashes == 1
+        assert await system.spawn(Player).ask(Add(2)) == 2
+        assert reason.error is not None
+        return reason.error
+
+
 @pytest.mark.parametrize("kind", [WaitsInHandler, LooksInPlainHandler, WaitsInTask, WaitsInHook])
 def test_what_is_cancelled_elsewhere_is_a_crash(kind: type) -> None:
     """It was taken for the end of the actor, and of the block of the system with all its actors."""
 
     async def main() -> None:
-        supervision = Supervision(max_restarts=0, when_exceeded="stop")
-        async with open_system(supervision=supervision) as system:
-            ref = system.spawn(kind)
-            await anyio.wait_all_tasks_blocked()  # a plain handler now runs in this task
-            with pytest.raises((ActorFailed, ActorStopped)):
-                await ref.ask(Add())
-            reason = await ref.wait_stopped()
-            assert isinstance(reason.error, RuntimeError)
-            assert isinstance(reason.error.__cause__, asyncio.CancelledError)
-            assert system.statistics().crashes == 1
-            assert await system.spawn(Player).ask(Add(2)) == 2
+        error = await crash_of_one(kind)
+        assert isinstance(error, RuntimeError)
+        assert isinstance(error.__cause__, asyncio.CancelledError)
 
     anyio.run(main, backend="asyncio")
 
@@ -303,16 +310,9 @@ def test_a_panic_is_a_crash(kind: type, run_async: Any) -> None:
     """It is no ``Exception``, and ended the block of the system with all its actors."""
 
     async def main() -> None:
-        supervision = Supervision(max_restarts=0, when_exceeded="stop")
-        async with open_system(supervision=supervision) as system:
-            ref = system.spawn(kind)
-            await anyio.wait_all_tasks_blocked()  # a plain handler now runs in this task
-            with pytest.raises((ActorFailed, ActorStopped)):
-                await ref.ask(Add())
-            reason = await ref.wait_stopped()
-            assert str(reason.error) == "it raised Panic: no such column"
-            assert isinstance(reason.error.__cause__, Panic)
-            assert await system.spawn(Player).ask(Add(2)) == 2
+        error = await crash_of_one(kind)
+        assert str(error) == "it raised Panic: no such column"
+        assert isinstance(error.__cause__, Panic)
 
     run_async(main)
 
