@@ -32,7 +32,7 @@ PROMISED = {100_000: 1.0, 10_000_000: 10.0}  # milliseconds, by characters
 
 def long_text(piece: str, size: int) -> str:
     """A text of a size, made of numbered pieces."""
-    pieces, length = [], 0
+    pieces, length = list[str](), 0
     while length < size:
         pieces.append(piece.replace("#", str(len(pieces))))
         length += len(pieces[-1])

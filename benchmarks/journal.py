@@ -17,7 +17,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +127,7 @@ async def ledger_rows(folder: Path, durability: str, rows: int, batch: int) -> f
 class _NullWriter(SqliteWriter):
     """Takes batches and acknowledges them from its thread, and writes nothing."""
 
-    def _write(self, statements: Sequence[tuple[str, Sequence[Any]]]) -> None:
+    def _write(self, group: Sequence[Batch]) -> None:
         return
 
 
@@ -186,7 +186,7 @@ async def sequential_aiosqlite(folder: Path, durability: str, rows: int, _batch:
         return rows // 10 / (time.perf_counter() - started)
 
 
-async def _all(append: Callable[[], Awaitable[None]], rows: int) -> float:
+async def _all(append: Callable[[], Coroutine[Any, Any, None]], rows: int) -> float:
     started = time.perf_counter()
     async with anyio.create_task_group() as group:
         for _ in range(APPENDERS):
@@ -293,7 +293,8 @@ class _Nowhere(MemoryJournal):
         *,
         on_commit: Callable[[], None] | None = None,
         after: Ticket | None = None,
-    ) -> Any:
+        emptied: Sequence[int] = (),
+    ) -> Ticket:
         if on_commit is not None:
             on_commit()
         ticket = Ticket()

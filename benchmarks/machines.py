@@ -212,7 +212,7 @@ def bare_speed(count: int, calls: int) -> float:
     """Calls per second of ``count`` processes that only compute."""
     with processes([("bare", calls)] * count) as started:
         times = [json.loads(each.stdout.readline()) for each in started if each.stdout is not None]
-    return float(count * calls) / (max(end for _, end in times) - min(begun for begun, _ in times))
+    return float(count * calls / (max(end for _, end in times) - min(begun for begun, _ in times)))
 
 
 def take_over(server: PostgresServer, harm: str, lease: float, runs: int = 5) -> float:

@@ -58,7 +58,8 @@ def of_run(batches: Batches, run_id: str) -> Batches:
 
     def renamed(record: Any) -> Record:
         fields = {name: run_id for name in ("run_id", "scope_id", "owner") if hasattr(record, name)}
-        return msgspec.structs.replace(record, **fields)
+        changed: Record = msgspec.structs.replace(record, **fields)
+        return changed
 
     return [[renamed(record) for record in batch] for batch in batches]
 

@@ -32,7 +32,7 @@ import trio.testing
 import repertory as rp
 from repertory.llm.messages import ToolResult
 from repertory.llm.model import ModelRequest
-from repertory.service import Control
+from repertory.service import Control, Offers
 from repertory.testing import FunctionModel, call
 
 ME = Path(__file__).resolve()
@@ -108,7 +108,7 @@ def show(name: str, pid: int, runs: int, tasks: int | None = None) -> int:
 async def simulate(hours: float, runs: int, database: str, objects: bool) -> None:
     """Run for ``hours`` hours on a clock that jumps over every wait."""
     async with rp.open_supervisor(database, model="offline", durability="process") as supervisor:
-        control = Control(supervisor, agents=["soak:clerk", "soak:lead"])
+        control = Control(supervisor, Offers(["soak:clerk", "soak:lead"]))
         async with anyio.create_task_group() as tasks:
             # Without the monitor, which ticks ten times a second: each wait is one jump of the clock.
             tasks.start_soon(control.feed.run)

@@ -73,7 +73,7 @@ class PostgresServer:
             nobody = pwd.getpwnam("nobody")
             os.chown(self.folder, nobody.pw_uid, nobody.pw_gid)
             self._as |= {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
-        command = [programs / "initdb", "--no-sync", "-A", "trust", "-U", "postgres", "-E", "UTF8", "--locale=C"]
+        command: list[str | Path] = [programs / "initdb", "--no-sync", "-A", "trust", "-U", "postgres", "-E", "UTF8", "--locale=C"]
         done = subprocess.run(
             [*command, "-D", self.folder / "data"], check=False, capture_output=True, text=True, **self._as
         )
@@ -91,7 +91,7 @@ class PostgresServer:
 
     def start(self) -> None:
         """Start it, and wait until it answers."""
-        server = [self._programs / "postgres", "-D", self.folder / "data", "-k", self.folder]
+        server: list[str | Path] = [self._programs / "postgres", "-D", self.folder / "data", "-k", self.folder]
         settings = [f"listen_addresses={self._listen}", "shared_buffers=32MB", "max_wal_size=256MB"]
         options = [word for setting in settings for word in ("-c", setting)]
         with (self.folder / "log").open("ab") as log:
