@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from frames import unsaid
 
 from context_histories import PICTURE, Story, long_story, plan_afresh, planned, profile, words_of
 from repertory.context import ContextPolicy, Planner, project
+from repertory.context.decisions import Decision
 from repertory.context.plan import CoverRange
 from repertory.errors import ContextOverflow
 from repertory.llm.messages import Text, text_of
@@ -72,8 +74,9 @@ def test_a_stretch_that_had_to_become_its_calls_alone_still_says_what_it_took_ou
     story = long_story(40)
     policy = ContextPolicy(budget_tokens=budget)
     (decision,) = plan_afresh(story.snapshot(), policy=policy, profile=profile(), iteration=41).decisions
-    (cover,) = (edit for edit in decision.edits if isinstance(edit, CoverRange))
-    assert cover.was_tokens == sum(entry.tokens for entry in story.entries[: cover.last + 1])
+    covers = [edit for edit in decision.edits if isinstance(edit, CoverRange)]
+    gone = story.entries[: covers[-1].last + 1]
+    assert sum(cover.was_tokens for cover in covers) == sum(entry.tokens for entry in gone)
 
 
 def test_a_log_of_one_long_stretch_can_be_shortened_too() -> None:
@@ -122,6 +125,23 @@ def test_an_edit_for_comfort_replaces_what_was_shown_once() -> None:
         held = outcome.plan.held if outcome.decisions else 0
         shown_once = {entry.position for entry in snapshot[held:] if entry.tool_call_id} if held else set[int]()
     assert kinds >= {"once", "comfort"}
+
+
+def test_large_results_are_shown_once_whatever_else_is_edited_and_their_stubs_stay_within_the_comfort() -> None:
+    """A result that was written to the cache beside an edit for comfort made that necessary at each request; and stubs,
+    of which a fold would clear nothing, filled the view."""
+    story, comfort = Story(), 40_000
+    for number in range(120):
+        story.turn("".join(f"row {number}-{at} lies at berth_{number}_{at}\n" for at in range(700)))
+    decisions = list[Decision]()
+    for snapshot, outcome in planned(
+        story, ContextPolicy(comfort_tokens=comfort), profile(window=1_000_000), head_tokens=2_000
+    )[2:]:
+        assert outcome.plan.held == len(snapshot) - 1
+        assert outcome.prompt_tokens <= comfort
+        decisions += outcome.decisions
+    kinds = Counter(decision.kind for decision in decisions)
+    assert kinds["comfort"] * 4 < kinds["once"]
 
 
 def test_what_users_said_is_in_the_log_where_it_does_not_stay_in_their_words() -> None:

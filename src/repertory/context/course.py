@@ -227,7 +227,7 @@ class Course:
         )
         after = view.replanned(apply(view.plan, unpriced))
         plan = after.plan
-        first = min((_first_position(edit) for edit in edits), default=view.position)
+        first = min((first_position(edit) for edit in edits), default=view.position)
         # Everything before the oldest result that is still shown in full is settled now.
         edge = plan.start if plan.start != view.plan.start else 0
         if not self.thrifty or candidate.kind in ("forced", "recovery", "comfort"):
@@ -261,7 +261,7 @@ class Course:
         """
         view = ViewIndex(plan, self.policy, snapshot, reuse=self._view)
         after = view.replanned(apply(plan, decision))
-        first = min(map(_first_position, decision.edits), default=len(snapshot))
+        first = min(map(first_position, decision.edits), default=len(snapshot))
         arithmetic = arithmetic_of(
             self.profile,
             calibration,
@@ -340,5 +340,6 @@ class Course:
         return decision
 
 
-def _first_position(edit: Edit) -> int:
+def first_position(edit: Edit) -> int:
+    """Return the position of the first entry that an edit changes."""
     return edit.first if isinstance(edit, CoverRange) else edit.position

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Container, Iterable, Iterator, Sequence
 from itertools import accumulate
+from operator import attrgetter
 
 from repertory.context.plan import TRAIL, CoverRange, Edit, RemoveResult, StubResult
 from repertory.context.superseded import Superseded
@@ -45,7 +47,7 @@ class Editor:
             return 0, 0
         return view.tokens_before(upto) - view.covered - view.kept_tokens(upto), self.trail.tokens(upto) + 60
 
-    def fold(self, view: ViewIndex, upto: int, *, keep_talk: bool = True) -> list[CoverRange]:
+    def fold(self, view: ViewIndex, upto: int, *, keep_talk: bool = True, split: int = 0) -> list[CoverRange]:
         """Replace everything uncovered up to a position by trail.
 
         Talk between user and agent stays word for word, in its place and role: a cover ends before it, and the next one
@@ -55,6 +57,7 @@ class Editor:
             view: The view.
             upto: A position at which no call is open.
             keep_talk: Whether talk stays; if not, all of it but the task goes into the trail too.
+            split: Where one cover ends and the next begins in any case.
         """
         edits: list[CoverRange] = []
         first, snapshot = view.plan.start, view.snapshot
@@ -68,6 +71,8 @@ class Editor:
             last = first
             while last + 1 < upto and not (is_kept(snapshot[last + 1]) and not is_kept(snapshot[last])):
                 last += 1
+                if last + 1 == split:
+                    break
             log = self.trail.text(first + (snapshot[first].kind == "task"), last + 1, talk=() if keep_talk else TALKERS)
             head = log_head(snapshot[first].iteration, snapshot[last].iteration, retrieval=view.policy.retrieval)
             was = view.tokens_before(last + 1) - view.tokens_before(first)
@@ -78,25 +83,32 @@ class Editor:
             first = last + 1
         return edits
 
-    def condense(self, view: ViewIndex, max_tokens: int, *, share: float = OLDER_SHARE) -> list[CoverRange]:
-        """Reduce the older ``share`` of the trail to its calls, so that the whole trail has about ``max_tokens``.
+    def condense(self, view: ViewIndex, upto: int, max_tokens: int, *, everything: bool) -> list[CoverRange]:
+        """Fold, and reduce the older part of all trail to its calls, or ``everything``, talk included, so that it has
+        about ``max_tokens``.
 
         The newest calls stay as far as there is room. Talk stays in its place, as long as there is room for a line
         between all of it; otherwise it is put before the calls.
         """
-        covers = [cover for cover in view.plan.covers if cover.strategy == TRAIL]
-        total = _total_tokens(covers)
-        sums = accumulate(cover.tokens for cover in covers)
-        older = [cover for cover, tokens in zip(covers, sums, strict=True) if tokens <= share * total]
+        share = 1.0 if everything else OLDER_SHARE
+        old = [cover for cover in view.plan.covers if cover.strategy == TRAIL]
+        sums = [0, *accumulate(cover.tokens for cover in old)]
+        most = share * (sums[-1] + self.trail.tokens(upto))
+        at = bisect_right(view.ends, most - sums[-1], key=self.trail.tokens)
+        split = view.ends[at - 1] if at else 0
+        folds = self.fold(view, upto, keep_talk=not everything, split=split)
+        older = [*old[: bisect_right(sums, most) - 1], *(fold for fold in folds if fold.last < split)]
         size = _total_tokens(older)
-        room = max(0, max_tokens - total + size)
+        room = max(0, max_tokens - sums[-1] - _total_tokens(folds) + size)
         groups = _adjacent_groups(older) if room < size else []
         if len(groups) * MIN_SAVED > room:
             groups = _adjacent_groups(older, merge_kept=True)
-        edits = (self.reduce_to_calls(view, group, room * _total_tokens(group) // size) for group in groups)
-        return [edit for edit in edits if edit.tokens < edit.was_tokens]
+        reduced = [self._reduce_to_calls(view, group, room * _total_tokens(group) // size) for group in groups]
+        edits = [edit for edit, group in zip(reduced, groups, strict=True) if edit.tokens < _total_tokens(group)]
+        edits += [fold for fold in folds if not any(edit.first <= fold.first <= edit.last for edit in edits)]
+        return sorted(edits, key=attrgetter("first"))
 
-    def reduce_to_calls(self, view: ViewIndex, covers: Sequence[CoverRange], tokens: int) -> CoverRange:
+    def _reduce_to_calls(self, view: ViewIndex, covers: Sequence[CoverRange], tokens: int) -> CoverRange:
         """Reduce neighbouring covers to their calls, in at most about ``tokens`` tokens, after all that they keep."""
         first, last = covers[0].first, covers[-1].last
         kept = [position for cover in covers for position in cover.kept]
@@ -105,7 +117,8 @@ class Editor:
             tokens=max(MIN_SAVED, tokens),
             retrieval=view.policy.retrieval,
         )
-        return _trail_cover(view.snapshot, first, last, text, kept=kept, was_tokens=_total_tokens(covers))
+        was = sum(cover.tokens if cover.last < view.plan.start else cover.was_tokens for cover in covers)
+        return _trail_cover(view.snapshot, first, last, text, kept=kept, was_tokens=was)
 
     def swap(self, view: ViewIndex, summary: SummaryStored) -> CoverRange:
         """Replace a summary's range by the summary."""

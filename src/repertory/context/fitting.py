@@ -8,12 +8,10 @@ from itertools import chain
 from operator import attrgetter
 from typing import NamedTuple
 
-import msgspec
-
 from repertory._cutting import cut
 from repertory.context.course import Course
 from repertory.context.decisions import Decision, apply
-from repertory.context.edits import HEADROOM, MIN_SAVED, OLDER_SHARE, Editor, merge_edits, stub_edit, worthwhile
+from repertory.context.edits import HEADROOM, OLDER_SHARE, Editor, merge_edits, stub_edit, worthwhile
 from repertory.context.plan import Edit, ExpandEntry, RemoveResult, StubResult
 from repertory.context.view_index import Inputs, ViewIndex
 from repertory.errors import ContextOverflow
@@ -56,16 +54,17 @@ class Fitting:
         self._summary = summary
         self._edge = now.view.end_at_turn(now.iteration - course.policy.window)
 
-    def fit_gently(self) -> list[Edit]:
+    def fit_gently(self, size: int) -> list[Edit]:
         """Return edits that make the prompt fit, or nearly, and leave talk and the window, except large results, alone.
 
-        Each edit rewrites the prompt, so edits are only worth it if they make room for a while: a fifth of the limit.
+        Each edit rewrites the prompt, so edits must make room for a while: the prompt has ``size`` tokens without them,
+        and must have a fifth of the limit less.
         """
         least_cleared = self._limit * (1 - HEADROOM)
-        if self._now.calibration.factor * self._max_cleared() < least_cleared:
+        if self._now.calibration.factor * self._max_cleared() < least_cleared + self._now.size - size:
             return []
         best, _ = self._search(self._gentle_steps(large=True))
-        enough = best.size <= self._limit * HEADROOM or self._now.size - best.size >= least_cleared
+        enough = best.size <= self._limit * HEADROOM or size - best.size >= least_cleared
         return best.edits if enough else []
 
     def fit(self, bound: str) -> list[Edit]:
@@ -121,12 +120,11 @@ class Fitting:
         view, limit = self._now.view, self._limit
         few, last = self._first_of_newest(_RECOVERY_RESULTS), view.last_turn
         shorten, recent = self._shorten_before, self._first_of_newest(view.policy.keep_recent)
-        for edge, part, new in ((recent, 4, False), (few, 4, False), (few, 8, True), (last, 8, True)):
-            yield self._leave_out_media(shorten(edge, trail=limit // part, shorten_new=new), last)
-        for every in (False, True):
-            smallest = shorten(last, trail=limit // 16, shorten_new=True, all_trail=every, keep_talk=False)
-            yield self._leave_out_media(smallest, last)
-            yield self._leave_out_media([*smallest, *_cut_newest(view)], view.position)
+        for edge, part in ((recent, 4), (few, 4), (few, 8), (last, 8)):
+            yield self._leave_out_media(shorten(edge, trail=limit // part), last)
+        smallest = shorten(last, trail=limit // 16, all_trail=True)
+        yield self._leave_out_media(smallest, last)
+        yield self._leave_out_media([*smallest, *_cut_newest(view)], view.position)
 
     @cached_property
     def _editor(self) -> Editor:
@@ -138,36 +136,22 @@ class Fitting:
         edge: int,
         *,
         trail: int = 0,
-        shorten_new: bool = False,
         all_trail: bool = False,
         large: bool = False,
-        keep_talk: bool = True,
     ) -> list[Edit]:
         """Fold everything before an edge, and shorten the results there that cannot be folded.
 
         Args:
             edge: A position.
-            trail: Tokens to which the older trail is shortened; 0 leaves it as it is.
-            shorten_new: Whether the new trail is shortened to that as well, as a last resort.
-            all_trail: Whether the newest quarter of the trail is shortened like the older part.
+            trail: Tokens to which the trail is shortened; 0 leaves it as it is.
+            all_trail: Whether talk goes into the trail, and its newest quarter is shortened like the older part.
             large: Whether to shorten large results after the edge too, if they were seen.
-            keep_talk: Whether talk stays; if not, it goes into the trail.
         """
         view, editor = self._now.view, self._editor
-        share = 1.0 if all_trail else OLDER_SHARE
-        edits: list[Edit] = [*editor.condense(view, trail, share=share)] if trail else []
-        upto = view.plan.start
-        if view.policy.summaries:
-            upto = max(upto, view.end_before(edge))
-            editor.trail.write(view.snapshot, upto)
-            folds = editor.fold(view, upto, keep_talk=keep_talk)
-            most = max(MIN_SAVED, trail // max(1, len(folds)))
-            for fold in folds:
-                if shorten_new and fold.tokens > most:
-                    calls = editor.reduce_to_calls(view, [fold], most)
-                    edits.append(msgspec.structs.replace(calls, was_tokens=fold.was_tokens))
-                else:
-                    edits.append(fold)
+        upto = max(view.plan.start, view.end_before(edge)) if view.policy.summaries else view.plan.start
+        editor.trail.write(view.snapshot, upto)
+        folds = editor.condense(view, upto, trail, everything=all_trail) if trail else editor.fold(view, upto)
+        edits: list[Edit] = [*folds]
         for entry in view.results if view.policy.stubs else ():
             seen = upto <= entry.position < view.last_turn
             if seen and (entry.position < edge or (large and entry.tokens > self._large)):
@@ -197,8 +181,8 @@ class Fitting:
         # An entry that was expanded under a cover leaves the view with the next cover.
         shown = view.plan.shown
         cleared += sum(shown[at].tokens for at in shown if at < view.plan.start and isinstance(shown[at], ExpandEntry))
-        covers = view.covered - view.restated_tokens(view.plan.start)
-        cleared += max(0.0, min(covers - self._limit // 4, OLDER_SHARE * covers))
+        trail = view.covered - view.restated_tokens(view.plan.start) + editor.trail.tokens(edge)
+        cleared += max(0.0, min(trail - self._limit // 4, OLDER_SHARE * trail))
         if self._summary is not None:
             cleared += view.view_tokens(self._summary.first, self._summary.last + 1)
         foldable = edge if view.policy.summaries else 0

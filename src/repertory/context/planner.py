@@ -176,26 +176,27 @@ class Planner:
         course, view, fits = self._course, now.view, now.size <= limit
         if fits and course.thrifty and course.is_bound(view) and not now.cold:
             return None  # the server would refuse the reasoning behind the edit
-        due = self._due_edits(now)
+        due, fold = self._due_edits(now), course.fold_effect(view, now.iteration)
         if not fits:
-            kind = "recovery" if refused else "forced"
-            return self._forced_decision(now, limit, kind, f"the prompt must not exceed {limit:,} tokens", due)
+            reason = f"the prompt must not exceed {limit:,} tokens"
+            forced = Candidate("recovery" if refused else "forced", reason, due)
+            return self._forced_decision(now, limit, forced, fold)
         if not course.thrifty:
             edits = course.editor.strict_edits(view, now.iteration, now.summaries)
             return course.decide(now, Candidate("strict", "every policy at every iteration", edits)) if edits else None
         doubt = now.calibration.doubt(course.head + view.tokens)
         cliff = max((at - doubt for at in self._cliffs if at - doubt < now.size), default=0)
-        candidate = self._candidate(now, due, over_cliff=bool(cliff))
-        decided = course.decide(now, candidate) if candidate is not None else None
+        decided = self._decision(now, self._candidate(now, due, fold, over_cliff=bool(cliff)), fold)
         size = now.calibration.real_tokens(course.head + decided[1].tokens) if decided else now.size
         if cliff and size > cliff:
             with suppress(ContextOverflow):  # then it cannot be avoided
-                reason = "a longer prompt costs more for every token"
-                return self._forced_decision(now, cliff, "forced", reason, due)
-        if size > self._course.comfort:
-            edits = Fitting(course, now, self._course.comfort, due=due, summary=self._ready_summary(now)).fit_gently()
-            if edits:
-                return course.decide(now, Candidate("comfort", "a longer view costs the model's attention", edits))
+                forced = Candidate("forced", "a longer prompt costs more for every token", due)
+                return self._forced_decision(now, cliff, forced, fold)
+        if size > course.comfort:
+            fitting = Fitting(course, now, course.comfort, due=due, summary=self._ready_summary(now))
+            if edits := fitting.fit_gently(size):
+                reason = "a longer view costs the model's attention"
+                return self._decision(now, Candidate("comfort", reason, edits), fold)
         return decided
 
     def _due_edits(self, now: Inputs) -> list[Edit]:
@@ -208,19 +209,19 @@ class Planner:
         late = now.iteration - self._course.policy.window
         return merge_edits(self._course.editor.expire(now.view, late, 0), self._shown_once.due(now))
 
-    def _candidate(self, now: Inputs, due: Sequence[Edit], *, over_cliff: bool) -> Candidate | None:
-        """Return what thrifty rhythm wants to edit now."""
-        fold = self._course.fold_effect(now.view, now.iteration)
-        candidate = self._fold_candidate(now, fold, over_cliff=over_cliff)
-        if candidate is not None:
-            return Candidate(candidate.kind, candidate.reason, merge_edits(candidate.edits, due))
-        stubs = [edit for edit in due if isinstance(edit, StubResult) and edit.why == "shown once"]
-        if len(stubs) < len(due):
-            return Candidate("expired", "results have expired", due)
-        held = self._shown_once.hold_back(now, stubs, fold)
-        if not (due or held):
-            return None
-        return Candidate("once", "a bulky result is shown whole only once", [*due, *held])
+    def _candidate(self, now: Inputs, due: Sequence[Edit], fold: Fold, *, over_cliff: bool) -> Candidate:
+        """Return what thrifty rhythm wants to edit now, which may be nothing."""
+        found = self._fold_candidate(now, fold, over_cliff=over_cliff)
+        if found is not None:
+            return Candidate(found.kind, found.reason, merge_edits(found.edits, due))
+        if all(isinstance(edit, StubResult) and edit.why == "shown once" for edit in due):
+            return Candidate("once", "a bulky result is shown whole only once", due)
+        return Candidate("expired", "results have expired", due)
+
+    def _decision(self, now: Inputs, candidate: Candidate, fold: Fold) -> tuple[Decision, ViewIndex] | None:
+        """Decide on some edits, and on what their request shows once; None for nothing."""
+        edits = [*candidate.edits, *self._shown_once.hold_back(now, candidate.edits, fold)]
+        return self._course.decide(now, Candidate(candidate.kind, candidate.reason, edits)) if edits else None
 
     def _fold_candidate(self, now: Inputs, fold: Fold, *, over_cliff: bool) -> Candidate | None:
         course, view = self._course, now.view
@@ -272,11 +273,11 @@ class Planner:
         return merge_edits(edits, self._course.editor.shorten_old(now.view))
 
     def _forced_decision(
-        self, now: Inputs, limit: int, kind: str, reason: str, due: Sequence[Edit]
+        self, now: Inputs, limit: int, candidate: Candidate, fold: Fold
     ) -> tuple[Decision, ViewIndex] | None:
-        fitting = Fitting(self._course, now, limit, due=due, summary=self._ready_summary(now))
+        fitting = Fitting(self._course, now, limit, due=candidate.edits, summary=self._ready_summary(now))
         edits = fitting.fit(self._limit_reason if limit == self._limit else "the server refused a longer one")
-        return self._course.decide(now, Candidate(kind, reason, edits)) if edits else None
+        return self._decision(now, Candidate(candidate.kind, candidate.reason, edits), fold) if edits else None
 
     def _wanted_compaction(self, now: Inputs, limit: int) -> Compaction | None:
         """Return what the provider should compact, if only the provider may edit the past."""

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from repertory.context.course import Course, Fold
+from repertory.context.course import Course, Fold, first_position
 from repertory.context.edits import MIN_SAVED, worthwhile
-from repertory.context.plan import HoldBack, StubResult
+from repertory.context.plan import CoverRange, Edit, HoldBack, RemoveResult, StubResult
 from repertory.context.view_index import Inputs, ViewIndex
 from repertory.llm.estimate import text_tokens
 from repertory.record.entries import Entry
@@ -27,6 +27,7 @@ class ShownOnce:
     def __init__(self, course: Course) -> None:
         """Begin."""
         self._course = course
+        self._pays = course.thrifty and course.policy.show_once and course.policy.stubs and course.rates.write > 1.0
         self._large_tokens = _LARGE_SHARE * course.comfort
 
     def due(self, now: Inputs) -> list[StubResult]:
@@ -38,21 +39,21 @@ class ShownOnce:
         if now.view.plan.decided_at == now.view.position:
             self._stubs(now, now.view.position)
 
-    def hold_back(self, now: Inputs, stubs: Sequence[StubResult], fold: Fold) -> list[HoldBack]:
-        """Keep new, bulky results from being written to the cache; ``stubs`` are made now in any case, ``fold`` is the
-        fold that was considered instead."""
+    def hold_back(self, now: Inputs, edits: Sequence[Edit], fold: Fold) -> list[HoldBack]:
+        """Keep new, bulky results from being written to the cache by the request that shows these edits."""
         course, view = self._course, now.view
-        thinks = course.profile.target == "binding" and view.plan.thinking_from  # then no stub can be made next time
-        if now.cold or thinks or course.rates.write <= 1.0 or not (course.policy.show_once and course.policy.stubs):
-            return []
         first_new = view.last_turn + 1
+        thinks = course.profile.target == "binding" and (view.thinking or view.plan.thinking_from)  # no stub can follow
+        if thinks or not self._pays or any(first_position(edit) >= first_new for edit in edits):
+            return []
         fold_too_expensive = not course.account.pays_for(fold.cost)
         gain, held = 0.0, 0
         for entry in view.snapshot[first_new:]:
             stub = self._stub_tokens(view, entry) if fold_too_expensive or entry.tokens >= self._large_tokens else 0
             held += entry.tokens
             gain += self._gain(entry.tokens, stub) if stub else -entry.tokens
-        before = course.head + view.tokens - sum(edit.was_tokens - edit.tokens for edit in stubs) - held
+        changed = (edit for edit in edits if isinstance(edit, CoverRange | StubResult | RemoveResult))
+        before = course.head + view.tokens - sum(edit.was_tokens - edit.tokens for edit in changed) - held
         return [HoldBack(position=first_new)] if gain > 0 and before >= course.profile.cache.minimum_tokens else []
 
     def _gain(self, whole: int, stub: int) -> float:
