@@ -69,10 +69,8 @@ class Editor:
 
         while first < upto:
             last = first
-            while last + 1 < upto and not (is_kept(snapshot[last + 1]) and not is_kept(snapshot[last])):
+            while last + 1 not in (upto, split) and not (is_kept(snapshot[last + 1]) and not is_kept(snapshot[last])):
                 last += 1
-                if last + 1 == split:
-                    break
             log = self.trail.text(first + (snapshot[first].kind == "task"), last + 1, talk=() if keep_talk else TALKERS)
             head = log_head(snapshot[first].iteration, snapshot[last].iteration, retrieval=view.policy.retrieval)
             was = view.tokens_before(last + 1) - view.tokens_before(first)

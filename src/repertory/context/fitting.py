@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from itertools import chain
+from itertools import chain, groupby
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -49,7 +49,8 @@ class Fitting:
         self._course = course
         self._now = now
         self._limit = limit
-        self._large = limit // 10  # tokens of a result
+        turns = groupby(now.view.results, key=attrgetter("iteration"))
+        self._large_turns = {turn for turn, found in turns if sum(each.tokens for each in found) > limit // 10}
         self._due = due
         self._summary = summary
         self._edge = now.view.end_at_turn(now.iteration - course.policy.window)
@@ -145,7 +146,7 @@ class Fitting:
             edge: A position.
             trail: Tokens to which the trail is shortened; 0 leaves it as it is.
             all_trail: Whether talk goes into the trail, and its newest quarter is shortened like the older part.
-            large: Whether to shorten large results after the edge too, if they were seen.
+            large: Whether to shorten the results of large turns after the edge too, if they were seen.
         """
         view, editor = self._now.view, self._editor
         upto = max(view.plan.start, view.end_before(edge)) if view.policy.summaries else view.plan.start
@@ -154,7 +155,7 @@ class Fitting:
         edits: list[Edit] = [*folds]
         for entry in view.results if view.policy.stubs else ():
             seen = upto <= entry.position < view.last_turn
-            if seen and (entry.position < edge or (large and entry.tokens > self._large)):
+            if seen and (entry.position < edge or (large and entry.iteration in self._large_turns)):
                 rules = view.rules(entry.tool)
                 edits += worthwhile([editor.shorten(view, entry, "shortened", rules)])
         return edits
@@ -188,8 +189,8 @@ class Fitting:
         foldable = edge if view.policy.summaries else 0
         stubs = [entry for entry in view.results if foldable <= entry.position < view.last_turn]
         for entry in stubs if view.policy.stubs else ():
-            short = entry.position < edge or entry.tokens > self._large or entry.position in editor.superseded.newer
-            cleared += entry.tokens if short else 0
+            short = entry.position < edge or entry.iteration in self._large_turns
+            cleared += entry.tokens if short or entry.position in editor.superseded.newer else 0
         return cleared + sum(edit.was_tokens for edit in self._due if isinstance(edit, StubResult | RemoveResult))
 
 

@@ -46,11 +46,11 @@ class ContextPolicy(msgspec.Struct, frozen=True, kw_only=True, repr_omit_default
         deduplicate: Whether a repeated call of a pure tool is answered from its earlier result; see ``repeatable``.
         known_calls: How many calls are remembered for ``deduplicate``. The least recently used is forgotten first; 0
             remembers none.
-        show_once: Whether thrifty rhythm may show a bulky result whole only once. It always does so with very large
-            results, and with others until the run has saved enough to pay for edits of the past.
+        show_once: Whether thrifty rhythm may show a bulky result whole only once. It always does so with the results of
+            very large turns, and with others until the run has saved enough to pay for edits of the past.
         comfort_tokens: Bound on the view, for the sake of the model's attention. A longer view is shortened, except for
-            what was said; in the window only results of more than a tenth of the bound are. None uses the bound in the
-            model's profile, 0 sets no bound.
+            what was said; in the window only turns whose results have more than a tenth of the bound are. None uses the
+            bound in the model's profile, 0 sets no bound.
         results: Policy for the results of all tools of this agent.
         tools: Policies by tool name; they override ``results`` and the tool's own policy.
     """

@@ -18,7 +18,7 @@ from repertory.shortening.shaping import tool_text
 from repertory.shortening.trail import room_of
 
 _FILE_TOKENS = 2_500  # about 250 lines: up to that, a file that may be edited stays whole in the window
-_LARGE_SHARE = 0.1  # of the comfort: a larger result is shown whole once, whatever it is
+_LARGE_SHARE = 0.1  # of the comfort: results of one turn that have more are shown whole once, whatever they are
 
 
 class ShownOnce:
@@ -46,11 +46,12 @@ class ShownOnce:
         thinks = course.profile.target == "binding" and (view.thinking or view.plan.thinking_from)  # no stub can follow
         if thinks or not self._pays or any(first_position(edit) >= first_new for edit in edits):
             return []
-        fold_too_expensive = not course.account.pays_for(fold.cost)
-        gain, held = 0.0, 0
+        held = view.tokens - view.tokens_before(first_new)
+        if held < self._large_tokens and course.account.pays_for(fold.cost):
+            return []
+        gain = 0.0
         for entry in view.snapshot[first_new:]:
-            stub = self._stub_tokens(view, entry) if fold_too_expensive or entry.tokens >= self._large_tokens else 0
-            held += entry.tokens
+            stub = self._stub_tokens(view, entry)
             gain += self._gain(entry.tokens, stub) if stub else -entry.tokens
         changed = (edit for edit in edits if isinstance(edit, CoverRange | StubResult | RemoveResult))
         before = course.head + view.tokens - sum(edit.was_tokens - edit.tokens for edit in changed) - held
