@@ -205,3 +205,15 @@ def test_what_reads_the_file_finds_that_of_the_company(company: Company) -> None
     code, said = company.command("backup", "backups/")
     assert (code, f"{company.database} is backed up" in said) == (0, True), said
     assert company.command("down", "--now")[0] == 0
+
+
+def test_a_company_that_is_down_is_still_the_one_of_its_folder(company: Company) -> None:
+    """What died in the night is not looked for among the runs of another database, nor is work given to its service."""
+    assert json.loads(company.run("ps", "--json").stdout)["database"] != str(company.database)  # it was never up
+    assert company.command("up", "--detach")[0] == 0
+    os.kill(company.pid, signal.SIGKILL)
+    until(lambda: owner_of(company.database) is None)
+    listed = json.loads(company.run("ps", "--json").stdout)
+    assert (listed["database"], listed["service"]) == (str(company.database), None)
+    code, said = company.command("start", "clerk", "Go.")
+    assert (code, f"no service runs for {company.database}: repertory up starts one" in said) == (1, True), said

@@ -83,15 +83,15 @@ def company_database(file: Path) -> Database | None:
 def locate(db: str | None) -> tuple[Database, Place | None]:
     """The database that a command is for, which may not exist yet, and the address of its service, if one runs.
 
-    That is the named one, else that of the company in the current folder, if it is up, else that of the service at the
-    default socket, else ``runs.db`` in the data folder.
+    That is the named one, else that of the company in the current folder, up or down, if it was ever up, else that of
+    the service at the default socket, else ``runs.db`` in the data folder.
     """
     named = named_database(db)
     if named is not None:
         return named, service_of(named)
     company, runs = company_database(Path(COMPANY)), data_dir() / RUNS
-    if company is not None and (place := service_of(company)) is not None:
-        return company, place
+    if company is not None and (isinstance(company, PostgresAddress) or os.path.exists(company)):
+        return company, service_of(company)
     return file_served() or runs, usual_service() or service_of(runs)
 
 
@@ -206,9 +206,10 @@ async def ask_service(at: At) -> AsyncGenerator[ServiceClient]:
     if owner is not None:
         raise JournalLocked(f"{path} is in use by a process that is not a service", path=str(path), owner=owner.pid)
     where = db_option(named_database(at.db))
+    begin = f"serve{where} --resume" if where or path == data_dir() / RUNS else "up"
     raise RunError(
-        f"no service runs for {path}: repertory serve{where} --resume starts one that continues its runs, repertory "
-        f"resume RUN{where} continues one run here"
+        f"no service runs for {path}: repertory {begin} starts one that continues its runs, repertory resume "
+        f"RUN{where} continues one run here"
     )
 
 

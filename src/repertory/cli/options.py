@@ -28,7 +28,8 @@ def option(spelled: str, text: str, default: Any = None, **bounds: Any) -> Any:
 
 DATABASE = option(
     "--db FILE",
-    "A file, or postgresql://…. Default: $REPERTORY_DB, else a service's, else runs.db in the data folder.",
+    "A file, or postgresql://…. Default: $REPERTORY_DB, else that of company.toml here, else a service's, else runs.db "
+    "in the data folder.",
 )
 OWN_DATABASE = option(
     "--db FILE", "The database: a file, or postgresql://…. Default: $REPERTORY_DB, else runs.db in the data folder."
