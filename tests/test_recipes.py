@@ -20,7 +20,7 @@ import pytest
 
 from pages import blocks_of
 from patience import PATIENCE
-from repertory.llm import text_of
+from repertory.llm import ModelRequest, text_of
 from repertory.testing import FunctionModel
 
 PAGE = Path(__file__).parent.parent / "docs" / "recipes.md"
@@ -120,6 +120,46 @@ def test_a_chat_in_the_browser_is_asked_everything_once(
 
     model = FunctionModel(lambda request: f"{len(request.messages)}: {text_of(request.messages[-1].content)}")
     module.clerk = msgspec.structs.replace(module.clerk, model=model)
+    anyio.run(main, backend=backend)
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_an_answer_in_the_browser_that_is_broken_off_stays_so(
+    backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who waits for it is told; the model is not asked for it once more, which nobody would see, but somebody pay."""
+    monkeypatch.chdir(tmp_path)
+    module = load("chat_app.py", tmp_path)
+    asked: list[str] = []
+
+    async def answer(request: ModelRequest) -> str:
+        asked.append(text_of(request.messages[-1].content))
+        if asked[-1] == "two" and asked.count("two") == 1:
+            begun.set()
+            await anyio.sleep_forever()
+        return f"to {asked[-1]}"
+
+    async def main() -> None:
+        async with module.lifespan(module.app) as state:
+
+            async def say(message_id: str, text: str) -> str:
+                _, words = await post(module.app, "/chats/ann", {"id": message_id, "text": text}, state)
+                return words.decode()
+
+            async def say_two() -> None:
+                assert await say("m-2", "two") == "event: stopped\ndata: null\n\n"
+
+            with anyio.fail_after(PATIENCE):
+                assert "to one" in await say("m-1", "one")
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(say_two)
+                    await begun.wait()
+                    state["supervisor"].run("ann").kill()
+                assert asked == ["one", "two"]
+                assert "event: answer" in await say("m-3", "three")
+
+    begun = anyio.Event()
+    module.clerk = msgspec.structs.replace(module.clerk, model=FunctionModel(answer))
     anyio.run(main, backend=backend)
 
 

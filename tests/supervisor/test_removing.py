@@ -67,6 +67,8 @@ async def test_a_removed_run_leaves_nothing_and_others_all_of_theirs(tmp_path: P
             await supervisor.remove("gone")
         with pytest.raises(RunExists, match="has been removed"):
             await supervisor.spawn(agent, "Count.", run_id="gone")
+        with pytest.raises(RunNotFound, match="no run has the id 'gone': it was removed, and its id stays taken"):
+            await supervisor.resume("gone", agent=agent)  # as a chat does under the id of its user
         assert tables(path) == {**before, "removals": 1}
         assert await look_for(supervisor, "kept") == found
         assert await look_for(supervisor, "gone") == []

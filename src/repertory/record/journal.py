@@ -156,7 +156,3 @@ class Journal(ListReads, ItemReads):
     async def read_removals(self) -> list[str]:
         """The ids of the roots whose removal was begun and is not finished."""
         return await self._ids("removals", "SELECT run_id FROM removals WHERE finished = 0")
-
-    async def was_removed(self, run_id: str) -> bool:
-        """Whether a root run with this id has been removed, or its removal has begun."""
-        return bool(await self._ids("removals", "SELECT run_id FROM removals WHERE run_id = ?", run_id))

@@ -119,13 +119,18 @@ class RunReads(Reads):
         """The run with exactly this id. Raises ``RunNotFound``."""
         found = await self.run_or_none(run_id)
         if found is None:
-            raise RunNotFound(f"no run has the id {show(run_id)}")
+            removed = ": it was removed, and its id stays taken" if await self.was_removed(run_id) else ""
+            raise RunNotFound(f"no run has the id {show(run_id)}{removed}")
         return found
 
     async def run_or_none(self, run_id: str) -> RunRow | None:
         """The run with exactly this id; None if there is none."""
         found = await self._read_runs("WHERE r.run_id = ?", run_id)
         return found[0] if found else None
+
+    async def was_removed(self, run_id: str) -> bool:
+        """Whether a root run with this id has been removed, or its removal has begun."""
+        return bool(await self._ids("removals", "SELECT run_id FROM removals WHERE run_id = ?", run_id))
 
     async def find_run(self, part: str) -> RunRow:
         """One run for people, by its id or an unambiguous beginning of it. Raises ``RunNotFound``.
