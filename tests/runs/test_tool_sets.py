@@ -30,6 +30,7 @@ class Counter:
         self.name = name
         self.lifetime: Lifetime = lifetime
         self.broken = broken  # how often it still fails to open
+        self.failure: Exception = ToolSetUnavailable(f"{name} is not there")
         self.seen: list[str] = []
         self.tool = tool
 
@@ -38,7 +39,7 @@ class Counter:
         """Open it, with a count of its own."""
         if self.broken:
             self.broken -= 1
-            raise ToolSetUnavailable(f"{self.name} is not there")
+            raise self.failure
         counted = 0
 
         async def count() -> int:
@@ -83,17 +84,25 @@ def test_each_run_opens_its_own_or_all_share_one(run_async: RunAsync) -> None:
 
 
 @pytest.mark.parametrize("lifetime", ["run", "supervisor"])
+@pytest.mark.parametrize(
+    ("failure", "said"),
+    [
+        (ToolSetUnavailable("counter is not there"), "counter is not there"),
+        (OSError("no display"), "tool set counter cannot be opened: OSError: no display"),
+    ],
+)
 def test_a_set_that_cannot_be_opened_fails_the_run_which_can_be_resumed(
-    run_async: RunAsync, lifetime: Lifetime
+    run_async: RunAsync, failure: Exception, said: str, lifetime: Lifetime
 ) -> None:
-    """Nothing is half open: the next attempt opens it anew."""
+    """Nothing is half open: the next attempt opens it anew. A run is not begun again for it, and says which it was."""
     counter = Counter("counter", lifetime, broken=1)
+    counter.failure = failure
 
     async def main() -> str:
         async with rp.open_supervisor(model=ScriptedModel([call("count"), last_result])) as supervisor:
             agent = rp.Agent("clerk", tools=[counter])
             run = await supervisor.spawn(agent, "count")
-            with pytest.raises(RunFailed, match="ToolSetUnavailable: counter is not there"):
+            with pytest.raises(RunFailed, match=f"failed: ToolSetUnavailable: {said}$"):
                 await run.wait_result()
             return await (await supervisor.resume(run.id, agent=agent)).wait_result()
 

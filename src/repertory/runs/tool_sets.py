@@ -14,9 +14,11 @@ import anyio.abc
 import msgspec
 
 from repertory._cancelling import crash_of
+from repertory._error_texts import name_error
 from repertory.agents.agent import Agent
 from repertory.agents.delegation import TEAM_TOOLS
 from repertory.context.projector import FRAME
+from repertory.errors import RepertoryError, ToolSetUnavailable
 from repertory.llm.json_outputs import FINAL_RESULT
 from repertory.runs.log import log
 from repertory.tools import Tool
@@ -60,7 +62,15 @@ class ToolSets:
                 shared = {id(each): self._share(each) for each in agent.tool_sets if each.lifetime == "supervisor"}
                 for each in agent.tool_sets:
                     held = shared.get(id(each))
-                    opened = await (stack.enter_async_context(each.open()) if held is None else held.wait())
+                    try:
+                        opened = await (stack.enter_async_context(each.open()) if held is None else held.wait())
+                    except BaseException as raised:
+                        cause = crash_of(raised)
+                        if isinstance(cause, RepertoryError):
+                            raise
+                        log(logging.WARNING, "tool.set.unavailable", tool_set=each.name, exc_info=cause)
+                        told = f"tool set {each.name} cannot be opened: {name_error(cause)}"
+                        raise ToolSetUnavailable(told) from cause
                     offered.append((each, made_tools(opened, f"tool set {each.name}: what open() gives")))
                 yield _without_clashes([*_OURS, *(tool.name for tool in agent.own_tools)], offered)
                 finished = True

@@ -29,6 +29,7 @@ class ToolSet(Protocol):
         """Open it for the duration of the ``async with`` block, which is entered and left in the same task.
 
         The sequence may change while it is open. A run uses the tools that are there when it begins, so that the tools
-        it shows its model stay the same.
+        it shows its model stay the same. What opening raises ends the run as ``ToolSetUnavailable``, unless it is of
+        ``repertory.errors``; the run can be resumed.
         """
         ...
