@@ -359,10 +359,11 @@ def test_markdown_without_its_reader_says_what_to_install(tmp_path: Path, monkey
     assert load_agents(tmp_path / "b.toml")[0].name == "b"
 
 
-@pytest.mark.parametrize("reference", ["nothing.md", "./nothing", "/nothing/at/all.toml"])
+@pytest.mark.parametrize("reference", ["nothing.md", "./nothing", "/nothing/at/all.toml", "shop/agents.py:clerk"])
 def test_a_path_with_nothing_there_is_refused(reference: str) -> None:
     """As a path, not as a module; how its name ends is said where that is what is wrong."""
     hint = "" if reference.endswith((".md", ".toml")) else "; its name ends in .md or .toml"
+    hint += ", and an agent in Python is module:name" if ".py" in reference else ""
     with pytest.raises(ConfigurationError, match=rf"there is no agent file '.*'{hint}$"):
         rp.load_agent(reference)
 

@@ -150,6 +150,7 @@ class _Folder:
     def _read_required(self, path: Path) -> Definition:
         if path.suffix not in _SUFFIXES or not exists(path):
             how = "" if path.suffix in _SUFFIXES else "; its name ends in .md or .toml"
+            how += ", and an agent in Python is module:name" if path.suffix.startswith(".py") else ""
             raise ConfigurationError(f"there is no agent file {str(path)!r:.500}{how}")
         read = self._definition(path)
         if read is None:
