@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from replay_stories import CHAT, LISTING, MESSAGES, TASK, event, read, session, write
 
 from repertory.errors import RecordingError
-from repertory.llm.messages import Image, RawBlock, Text, ToolResult, ToolUse
+from repertory.llm.messages import Image, Message, RawBlock, Text, ToolResult, ToolUse
 from repertory.llm.model import Usage
 from repertory.replay import RecordedRun, read_recordings
 from repertory.replay.needs import needs_of
-from repertory.replay.recording import NO_RESULT
+from repertory.replay.recording import NO_RESULT, RecordedMessage, record_run
 
 FORMATS: dict[str, list[Any]] = {
     "list of messages": [MESSAGES],
@@ -275,6 +275,18 @@ def test_results_of_parallel_calls_with_one_id_keep_their_order(tmp_path: Path) 
     ]
     [run] = read(write(tmp_path / "one.json", messages))
     assert shape(run)[0][1:] == ({"read": "one", "read_2": "two"}, ("three",))
+
+
+def test_any_number_of_turns_may_share_a_call_id() -> None:
+    """A server may number those of each turn anew. To look through all earlier ones would take hours for this."""
+    begun = RecordedMessage(Message("user", (Text("Go."),)))
+    turn = [
+        RecordedMessage(Message("assistant", (ToolUse("call_0", "read", {}),))),
+        RecordedMessage(Message("user", (ToolResult("call_0", "one"),))),
+    ]
+    run = record_run([begun, *turn * 100_000], run_id="run", file="file")
+    assert run is not None
+    assert run.turns[-1].results == {"call_0_100000": ToolResult("call_0_100000", "one")}
 
 
 def test_pictures_and_unknown_blocks_survive(tmp_path: Path) -> None:

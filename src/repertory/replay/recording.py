@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
@@ -98,6 +99,7 @@ def record_run(
     for role, group in _group_by_role(messages):
         content = [block for part in group for block in part.message.content]
         if role == "assistant":
+            ids.unanswered.clear()
             turns.append(
                 Turn(
                     content=tuple(_legal_blocks(content, ids)),
@@ -140,21 +142,22 @@ class _Ids:
     """Makes call ids legal and unique.
 
     Attributes:
-        made: For each recorded id the ids of its calls, oldest first.
+        unanswered: The ids of the last turn's calls that have no result yet, oldest first, by the recorded id, which
+            parallel calls may share.
     """
 
     def __init__(self) -> None:
         self._used: set[str] = set()
-        self.made: dict[str, list[str]] = {}
+        self._numbers = Counter[str]()
+        self.unanswered: dict[str, deque[str]] = {}
 
     def new(self, recorded: str) -> str:
-        base = _ILLEGAL.sub("_", recorded) or "call"
-        call_id, number = base, 1
+        call_id = base = _ILLEGAL.sub("_", recorded) or "call"
         while call_id in self._used:
-            number += 1
-            call_id = f"{base}_{number}"
+            self._numbers[base] += 1
+            call_id = f"{base}_{self._numbers[base] + 1}"
         self._used.add(call_id)
-        self.made.setdefault(recorded, []).append(call_id)
+        self.unanswered.setdefault(recorded, deque()).append(call_id)
         return call_id
 
 
@@ -176,12 +179,9 @@ def _legal_name(recorded: str) -> str:
 
 def _with_answers(turn: Turn, content: Sequence[Block], ids: _Ids) -> Turn:
     results, said = dict(turn.results), list(turn.said)
-    calls = {use.id for use in tool_uses(turn.content)}
     for block in content:
-        recorded = ids.made.get(block.tool_use_id, []) if isinstance(block, ToolResult) else []
-        # Parallel calls may share an id: they are answered in their order.
-        call = next((each for each in recorded if each in calls - results.keys()), None)
-        if isinstance(block, ToolResult) and call is not None:
+        if isinstance(block, ToolResult) and (calls := ids.unanswered.get(block.tool_use_id)):
+            call = calls.popleft()
             results[call] = ToolResult(call, _as_returned(block.content), is_error=block.is_error)
         else:
             said.extend(_words([block]))
