@@ -18,6 +18,7 @@ from repertory.llm.model import Usage
 from repertory.replay import RecordedRun, read_recordings
 from repertory.replay.needs import needs_of
 from repertory.replay.recording import NO_RESULT, RecordedMessage, record_run
+from repertory.replay.sessions import Session
 
 FORMATS: dict[str, list[Any]] = {
     "list of messages": [MESSAGES],
@@ -284,9 +285,20 @@ def test_any_number_of_turns_may_share_a_call_id() -> None:
         RecordedMessage(Message("assistant", (ToolUse("call_0", "read", {}),))),
         RecordedMessage(Message("user", (ToolResult("call_0", "one"),))),
     ]
-    run = record_run([begun, *turn * 100_000], run_id="run", file="file")
+    run = record_run([begun, *turn * 50_000], run_id="run", file="file")
     assert run is not None
-    assert run.turns[-1].results == {"call_0_100000": ToolResult("call_0_100000", "one")}
+    assert run.turns[-1].results == {"call_0_50000": ToolResult("call_0_50000", "one")}
+
+
+def test_a_sub_agent_without_a_name_may_have_any_number_of_lines() -> None:
+    """Its lines are known by the first of them. To go up to that from each line would take an hour for this."""
+    sub_agent = Session(file="file", name="session")
+    for number in range(50_000):
+        role = "assistant" if number % 2 else "user"
+        line = {"type": role, "uuid": f"u{number}", "parentUuid": f"u{number - 1}", "isSidechain": True}
+        sub_agent.add({**line, "message": {"role": role, "content": f"word {number}"}}, where="line")
+    (run,) = sub_agent.runs()
+    assert (run.id, len(run.turns)) == ("session/u0", 25_000)
 
 
 def test_pictures_and_unknown_blocks_survive(tmp_path: Path) -> None:

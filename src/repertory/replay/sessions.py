@@ -68,6 +68,7 @@ class Session:
         self._file = file
         self._name = name
         self._by_id: dict[str, _Event] = {}
+        self._roots: dict[str, str] = {}
         self._messages: list[_Event] = []
 
     def add(self, raw: Json, *, where: str) -> None:
@@ -109,8 +110,15 @@ class Session:
                 yield run
 
     def _root(self, event: _Event) -> str:
-        *_, root = self._ancestors(event)
-        return str(root.raw.get("uuid"))
+        """Return the uuid of the first line above an event, or its own; it is noted for those below."""
+        root, uuid = "", event.raw.get("uuid")
+        for each in self._ancestors(event):
+            if root := self._roots.get(each.parent_id, ""):
+                break
+            root = str(each.raw.get("uuid"))
+        if isinstance(uuid, str):
+            self._roots[uuid] = root
+        return root
 
     def _ancestors(self, event: _Event) -> Iterator[_Event]:
         """Yield the event and those above it."""
