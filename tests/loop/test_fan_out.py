@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from repertory.record import MemoryJournal, RunRow
 from repertory.record.records import Record, RunStateChanged
 from repertory.record.waiting import Ticket
 from repertory.runs.events import StateChanged
+from repertory.runs.fan_out import Line
 from repertory.testing import call
 
 DOWN = ModelUnavailable("down")
@@ -51,6 +53,15 @@ async def test_only_so_many_sub_agents_work_at_once(tool: str) -> None:
             text = await run.wait_result()
     assert firm.most == 3
     assert text.count("report on") == 6
+
+
+def test_only_those_who_may_have_a_turn_are_woken() -> None:
+    """Of a thousand in line, each would be woken a thousand times if the end of one woke all."""
+    woken: list[int] = []
+    line = Line(2, clock=lambda: 0.0)
+    first, *_ = [line.join(partial(woken.append, number)) for number in range(5)]
+    line.leave(first)
+    assert woken == [1, 2]
 
 
 @pytest.mark.parametrize("tool", ["delegate", "delegate_start"])

@@ -96,5 +96,5 @@ class Line:
             self._wake()
 
     def _wake(self) -> None:
-        for place in self._places:
+        for place in self._places[: self._parallel]:  # nobody behind them can have a turn
             place.wake()
