@@ -78,7 +78,7 @@ def test_whoever_reads_however_slowly_has_each_answer_whole_or_is_told(steps: li
     readers: list[tuple[Heard, int]] = []
     for step, value in steps:
         if step == "reader":
-            readers.append((Heard(stream.reader()), iteration))
+            readers.append((Heard(StreamReader(stream)), iteration))
         elif step == "listen" and readers:
             readers[value % len(readers)][0].listen()
         elif step == "finish" and going:
@@ -127,7 +127,7 @@ def test_a_secret_that_comes_in_pieces_is_not_streamed(before: str, after: str, 
     ends = sorted({min(cut, len(text)) for cut in cuts} | {len(text)})
     for start, end in zip([0, *ends], ends, strict=False):
         stream.take(ThinkingDelta(text[start:end]) if thinks else TextDelta(text[start:end]))
-    late = stream.reader()
+    late = StreamReader(stream)
     stream.finish()
     streamed = "".join(getattr(piece, "text", "") for piece in unread(late))
     assert streamed == f"{before}[redacted: KEY]{after}"
@@ -140,7 +140,7 @@ def test_a_thought_is_streamed_whole_before_the_text_that_follows_it() -> None:
     for thought, text in (("I think of it.", "This is the first half"), ("And again.", " and this the second.")):
         stream.take(ThinkingDelta(thought))
         stream.take(TextDelta(text))
-    late = stream.reader()
+    late = StreamReader(stream)
     stream.finish()
     said = [(type(piece).__name__, getattr(piece, "text", "")) for piece in unread(late)]
     assert said == [
@@ -156,7 +156,7 @@ def test_a_secret_that_a_server_quotes_is_not_streamed() -> None:
     stream = Stream(lambda text: text.replace(SECRET, "[redacted: KEY]"), len(SECRET))
     stream.begin(1)
     stream.take(TextDelta("x" * 100))
-    reader = stream.reader()
+    reader = StreamReader(stream)
     unread(reader)
     stream.take(Retrying(attempt=2, delay=0.0, reason=f"no access with {SECRET}"))
     assert unread(reader) == [StreamRestarted(iteration=1, reason="no access with [redacted: KEY]")]

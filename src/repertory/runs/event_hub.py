@@ -42,6 +42,7 @@ _WORD: Final = re.compile(r"(?<!^)(?=[A-Z])")
 _MOST: Final = 20_000  # events
 # Of all texts in these together. 20,000 usual events have some 8 MiB; one that writes a file holds the whole text.
 _MOST_CHARACTERS: Final = 16 * 2**20
+_KEPT_ENDED: Final = 500  # events of runs that have ended
 
 
 class _Newest:
@@ -77,11 +78,10 @@ class EventHub:
         closed: Whether there will be no more events.
     """
 
-    def __init__(self, *, keep: int = _MOST, characters: int = _MOST_CHARACTERS, keep_ended: int = 500) -> None:
+    def __init__(self, *, keep: int = _MOST, characters: int = _MOST_CHARACTERS) -> None:
         self.count = 0
         self.closed = False
         self._bounds = keep, characters
-        self._keep_ended = keep_ended
         self._newest = self.room()
         self._readers: WeakSet[EventReader] = WeakSet()
 
@@ -110,9 +110,9 @@ class EventHub:
             _log(event, level)
 
     def forget_ended(self, going: Container[str]) -> None:
-        """Forget the oldest events, up to the first of a run still under way; ``keep_ended`` stay for late readers."""
+        """Forget the oldest events, up to the first of a run still under way; some stay for late readers."""
         events = self._newest.events
-        while len(events) > self._keep_ended and events[0][1].run_id not in going:
+        while len(events) > _KEPT_ENDED and events[0][1].run_id not in going:
             self._newest.take()
 
     def close(self) -> None:

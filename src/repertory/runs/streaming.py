@@ -145,14 +145,6 @@ class Stream:
         self.closed = True
         self.changed.set()
 
-    def reader(self, *, from_start: bool = False) -> StreamReader:
-        """Make a reader, which begins with the current answer, if there is one.
-
-        Args:
-            from_start: Begin with the oldest answer in memory.
-        """
-        return StreamReader(self, from_start=from_start)
-
     def _add_redacted(self, answer: _Answer, event: TextDelta | ThinkingDelta) -> None:
         """Add a piece, but hold back its end, which may be the beginning of a secret."""
         kind = type(event)
@@ -178,7 +170,10 @@ class Stream:
 
 
 class StreamReader:
-    """An asynchronous iterator over the pieces of a run's answers, until the run ends. Any number may read."""
+    """An asynchronous iterator over the pieces of a run's answers, until the run ends. Any number may read.
+
+    It begins with the current answer, if there is one, or ``from_start`` with the oldest in memory.
+    """
 
     def __init__(self, stream: Stream, *, from_start: bool = False) -> None:
         self._stream = stream

@@ -268,7 +268,7 @@ class Run(Generic[ResultT]):
                 four, so that nothing is missed between ``send`` and this call.
         """
         self._live.check_loop()
-        return self._live.stream.reader(from_start=from_start)
+        return StreamReader(self._live.stream, from_start=from_start)
 
     async def wait_ended(self) -> RunState:
         """Wait until the run has ended, in whichever way, and return its state.
