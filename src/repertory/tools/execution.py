@@ -49,11 +49,6 @@ async def execute(tool: Tool, arguments: Any, context: ToolContext) -> ToolOutpu
     Every failure becomes an outcome: wrong arguments, an error, a hang until the deadline, a result that cannot be
     shown. A cancelled call may have had its effect; a plain function may still be running.
 
-    Args:
-        tool: The tool to run.
-        arguments: The arguments that the model sent.
-        context: Passed to the tool if it has a parameter for it.
-
     Raises:
         ToolAbort: The tool ends the run. Apart from it, only cancellation, ``KeyboardInterrupt``, ``GeneratorExit`` and
             ``Unfinished`` are raised.

@@ -83,7 +83,7 @@ class Definition(msgspec.Struct, frozen=True):
             raise self.error(field, f"names {len(words):,} things; at most {_MOST_WORDS} are read")
         return words
 
-    def warn_of(self, known: set[str], without_effect: frozenset[str] = frozenset()) -> None:
+    def warn_of(self, known: set[str], without_effect: frozenset[str]) -> None:
         """Warn about unknown fields, and about those that have no effect here."""
         said = [
             f"{field!r}{f' (line {self.lines[field]})' if field in self.lines else ''} "

@@ -15,11 +15,7 @@ if TYPE_CHECKING:
 
 
 def arguments_digest(name: str, arguments: Any) -> str:
-    """Hash of a tool's name and its arguments; the order of keys does not matter.
-
-    Returns:
-        BLAKE2b-128 of the canonical JSON, as 32 hexadecimal digits.
-    """
+    """Hash of a tool's name and its arguments, as 32 hexadecimal digits; the order of keys does not matter."""
     return hashlib.blake2b(canonical_json([name, arguments]), digest_size=16).hexdigest()
 
 
@@ -59,37 +55,23 @@ class ToolCallCache:
         return self._max_calls > 0
 
     def find(self, tool: Tool, digest: str) -> EarlierCall | None:
-        """The earlier call that answers this one; None if the tool must run.
-
-        Args:
-            tool: The tool.
-            digest: ``arguments_digest`` of its name and arguments.
-        """
+        """The earlier call that answers one with this ``arguments_digest``; None if the tool must run."""
         if not tool.repeatable or digest not in self._calls:
             return None
         self._calls.move_to_end(digest)
         return self._calls[digest]
 
     def begin(self, tool: Tool) -> int:
-        """Note that a call of a tool starts.
-
-        Returns:
-            A mark to pass to ``finish``.
-        """
+        """Note that a call of a tool starts; returns a mark to pass to ``finish``."""
         if tool.effect != "pure":
             self.clear()
         return self._changes
 
     def finish(self, tool: Tool, digest: str, mark: int, *, call_id: str, iteration: int, ok: bool) -> None:
-        """Note that a call has ended.
-
-        Args:
-            mark: What ``begin`` returned.
-            ok: Whether it succeeded.
-        """
+        """Note that a call has ended; ``mark`` is what ``begin`` returned."""
         if tool.effect != "pure":
             self.clear()
-        elif ok and tool.repeatable and mark == self._changes and self._max_calls > 0:
+        elif ok and tool.repeatable and mark == self._changes and self.remembers:
             self._calls[digest] = EarlierCall(call_id, iteration)
             self._calls.move_to_end(digest)
             if len(self._calls) > self._max_calls:

@@ -11,7 +11,7 @@ import msgspec
 
 from repertory._choices import Natural, Positive, check_number, show
 from repertory._counting import counted
-from repertory._excerpts import Excerpt, Lines, excerpts_around, find_words
+from repertory._excerpts import Lines, excerpts_around, find_words
 from repertory.errors import ToolFailed, ToolRetry
 from repertory.llm.messages import Json, Text, ToolUse
 from repertory.record.entries import Entry, Part, Retrieved
@@ -248,15 +248,12 @@ async def _passages(stored: ContentStored, search: str, regex: bool, limit: int,
     parts: list[Part] = []
     for piece in found:
         # a pattern matches or does not; only of words can some be missing
-        how = f"matches {piece.matches} of {total}" if regex else _relevance(piece)
+        times = f"matches {piece.matches}"
+        how = f"{times} of {total}" if regex else f"relevance {piece.relevance:.2f}, {times}"
         shown += f"\n\n--- {piece.location} · {how}\n"
         parts.append(Part(stored.content_id, piece.start, piece.start + len(piece.text), len(shown)))
         shown += piece.text
     return shown, parts, {"shown": len(found)}
-
-
-def _relevance(piece: Excerpt) -> str:
-    return f"relevance {piece.relevance:.2f}, matches {piece.matches}"
 
 
 def _about(stored: ContentStored) -> str:

@@ -83,16 +83,15 @@ def read_definition(function: Callable[..., Any], name: str, scope: Mapping[str,
     defaults: dict[str, object] = {}
     context_parameter: str | None = None
     for parameter in _parameters(function, name):
-        kind = _resolve(name, parameter, names)
+        where = f"tool {name!r}: parameter {parameter.name!r}"
+        kind = _resolve(where, parameter, names)
         if _is_context(kind):
             if context_parameter is not None:
-                raise ConfigurationError(
-                    f"tool {name!r}: parameter {parameter.name!r} is a second ToolContext, beside {context_parameter!r}"
-                )
+                raise ConfigurationError(f"{where} is a second ToolContext, beside {context_parameter!r}")
             context_parameter = parameter.name
             continue
-        kind = read_constraints(kind, f"tool {name!r}: parameter {parameter.name!r}")
-        _check(name, parameter, kind)
+        kind = read_constraints(kind, where)
+        _check(where, parameter, kind)
         if parameter.default is parameter.empty:
             fields.append((parameter.name, kind, msgspec.NODEFAULT))
         else:  # the function applies its own default; the field only shows whether the argument was given
@@ -244,9 +243,8 @@ def _globals(function: Callable[..., Any]) -> Mapping[str, Any]:
     return getattr(inner, "__globals__", None) or getattr(type(inner).__call__, "__globals__", {})
 
 
-def _resolve(name: str, parameter: inspect.Parameter, names: Mapping[str, Any]) -> Any:
+def _resolve(where: str, parameter: inspect.Parameter, names: Mapping[str, Any]) -> Any:
     """Resolve the parameter's type."""
-    where = f"tool {name!r}: parameter {parameter.name!r}"
     if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
         raise ConfigurationError(f"{where} is {parameter.kind.description}; the model names every argument")
     if parameter.annotation is parameter.empty:
@@ -274,9 +272,8 @@ def _is_context(kind: Any) -> bool:
     return kinds == {ToolContext}
 
 
-def _check(name: str, parameter: inspect.Parameter, kind: Any) -> None:
+def _check(where: str, parameter: inspect.Parameter, kind: Any) -> None:
     """Refuse a type that JSON schema or the converter does not know."""
-    where = f"tool {name!r}: parameter {parameter.name!r}"
     if type(parameter.default).__name__ == "FieldInfo":  # pydantic's, which the function would get as a value
         raise ConfigurationError(
             f"{where} has pydantic's Field as its default; write Annotated[type, Field(…)] instead"

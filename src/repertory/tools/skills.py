@@ -75,7 +75,7 @@ def _read_skill(manual: Path) -> Skill | None:
     if read is None:
         warn(manual, "has no front matter with name and description, and is left out")
         return None
-    read.warn_of(_KNOWN | {"description"}, _WITHOUT_EFFECT)
+    read.warn_of(_KNOWN, _WITHOUT_EFFECT)
     name, description = read.text("name"), " ".join(read.text("description").split())
     if not _NAME.fullmatch(name) or name != manual.parent.name:
         expected = f"expected that of its folder, {manual.parent.name!r}, of a-z, 0-9 and single hyphens, at most 64"
@@ -118,8 +118,8 @@ def skill_tool(skills: str | PathLike[str] | Mapping[str, Skill]) -> Tool:
             except DefinitionError as error:
                 raise ToolFailed(str(error)) from error
             note = f"\n\n[Files of this skill: {', '.join(files)}]" if files else ""
-            text = f"{text}{note}"  # shown as it is: instructions that are cut are not followed
-            return ToolOutput(text, source_type="skill", format="markdown", facts={"skill": name}, as_is=True)
+            # Shown as it is: instructions that are cut are not followed.
+            return ToolOutput(text + note, source_type="skill", format="markdown", facts={"skill": name}, as_is=True)
         try:
             with folder.open_file(folder.parts_of(file)) as fd:
                 data, more = read_all(fd, MAX_FILE)
