@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Final
 
 import anyio
@@ -30,6 +31,7 @@ _PROGRESS_EVERY: Final = 0.25  # seconds
 _MARK = re.compile(r"\bw(\d+)n(\d+)\b")
 
 Mark = tuple[int, int]  # (writer, number): identifies one append
+End = tuple[int, Mark | None]
 Summarize = Callable[[Snapshot], Awaitable[str]]
 
 
@@ -72,8 +74,8 @@ class AppendsReport(msgspec.Struct, frozen=True, kw_only=True):
 
 async def run_appends(
     *,
-    writers: int = 50,
-    appends: int = 2000,
+    writers: int,
+    appends: int,
     threads: int = 8,
     path: str | os.PathLike[str] | None = None,
     durability: Durability = "power",
@@ -142,11 +144,7 @@ def mark_of(entry: Entry) -> Mark:
 
 
 def compare_appends(acknowledged: Iterable[tuple[Mark, int]], final: Sequence[Entry]) -> tuple[int, int, int]:
-    """Compare what was acknowledged with the record.
-
-    Args:
-        acknowledged: Marks with the positions that the writers were told.
-        final: The record.
+    """Compare the marks with the positions that the writers were told with the final record.
 
     Returns:
         How many appends are lost, duplicated and reordered.
@@ -170,27 +168,18 @@ def compare_appends(acknowledged: Iterable[tuple[Mark, int]], final: Sequence[En
     return lost, duplicated, reordered
 
 
-def is_beginning(snapshot: Snapshot, seen: tuple[int, Mark | None], final: Sequence[Entry]) -> bool:
-    """Whether a snapshot is unchanged since it was taken, and is a beginning of the final record.
+def end_of(snapshot: Snapshot) -> End:
+    """The length of a snapshot and the mark of its last entry, which is None if there is none."""
+    return len(snapshot), mark_of(snapshot[-1]) if len(snapshot) else None
 
-    Args:
-        snapshot: The snapshot, now.
-        seen: Its length and the mark of its last entry, noted when it was taken.
-        final: The record.
-    """
-    length = len(snapshot)
-    last = mark_of(snapshot[-1]) if length else None
-    return (length, last) == seen and list(snapshot) == list(final[:length])
+
+def is_beginning(snapshot: Snapshot, seen: End, final: Sequence[Entry]) -> bool:
+    """Whether a snapshot still has the end that was seen when it was taken, and is a beginning of the final record."""
+    return end_of(snapshot) == seen and list(snapshot) == list(final[: len(snapshot)])
 
 
 def names_the_future(summary: str, position_of: Mapping[Mark, int], length: int) -> bool:
-    """Whether a summary names an entry that is not in its snapshot.
-
-    Args:
-        summary: The text.
-        position_of: The positions of at least the entries in the snapshot.
-        length: The length of the snapshot.
-    """
+    """Whether a summary names an entry that is not in its snapshot of this length, whose positions are all given."""
     return any(position_of.get(mark, length) >= length for mark in marks_in(summary))
 
 
@@ -204,7 +193,7 @@ class _Stress:
         self._summarize = summarize
         self._started = 0.0
         self.acknowledged: list[tuple[Mark, int]] = []
-        self.snapshots: list[tuple[Snapshot, tuple[int, Mark | None]]] = []
+        self.snapshots: list[tuple[Snapshot, End]] = []
         self.snapshots_taken = 0
         self.violations_seen = 0
         self.summaries_checked = 0
@@ -225,7 +214,8 @@ class _Stress:
             async with anyio.create_task_group() as group:
                 for writer in range(writers):
                     if writer < threads:
-                        group.start_soon(self._run_thread, writer, appends, limiter)
+                        in_thread = partial(anyio.to_thread.run_sync, limiter=limiter)
+                        group.start_soon(in_thread, self._append_in_thread, writer, appends)
                     else:
                         group.start_soon(self._append, writer, appends)
             self.seconds = time.perf_counter() - self._started
@@ -238,9 +228,6 @@ class _Stress:
         for number in range(appends):
             (entry,) = await self._ledger.append(_draft(writer, number))
             self.acknowledged.append(((writer, number), entry.position))
-
-    async def _run_thread(self, writer: int, appends: int, limiter: anyio.CapacityLimiter) -> None:
-        await anyio.to_thread.run_sync(self._append_in_thread, writer, appends, limiter=limiter)
 
     def _append_in_thread(self, writer: int, appends: int) -> None:
         for number in range(appends):
@@ -263,7 +250,7 @@ class _Stress:
             await anyio.sleep(0.001)  # often, but without starving the appends
 
     def _look(self, snapshot: Snapshot) -> None:
-        self.snapshots.append((snapshot, (len(snapshot), mark_of(snapshot[-1]) if len(snapshot) else None)))
+        self.snapshots.append((snapshot, end_of(snapshot)))
 
     async def _make_summaries(self, summarize: Summarize) -> None:
         position_of: dict[Mark, int] = {}

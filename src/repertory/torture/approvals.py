@@ -127,9 +127,7 @@ def _mind(run: Run[Any], waiting: WaitingCall, chance: random.Random) -> tuple[s
 def approval_problems(database: Path, account: Sequence[str]) -> list[str]:
     """Compare decisions and effects with the record of a run that has ended.
 
-    Args:
-        database: The journal.
-        account: The account outside of the process: a line for each effect, accepted decision and message.
+    The account is kept outside of the process: a line for each effect, accepted decision and message.
     """
     words = [line.split(" ") for line in account]
     effects: dict[str, list[tuple[int, str]]] = {}

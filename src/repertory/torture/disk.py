@@ -12,7 +12,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias, get_args
 
 import msgspec
 
@@ -21,7 +21,7 @@ from repertory.torture.trace import Event, FolderMade, Opened, Removed, Renamed,
 SECTOR: Final = 512  # bytes that a disk writes atomically; larger sectors allow fewer images, but no others
 
 Mode: TypeAlias = Literal["nothing", "everything", "in order", "writes", "sectors", "torn"]
-MODES: Final[tuple[Mode, ...]] = ("nothing", "everything", "in order", "writes", "sectors", "torn")
+MODES: Final[tuple[Mode, ...]] = get_args(Mode)
 
 
 class Image(msgspec.Struct, frozen=True):

@@ -21,9 +21,7 @@ Place = tuple[str, int]  # run and position
 def transcript_problems(turns: Sequence[Turn], *, ended: bool = True) -> list[str]:
     """What a Messages API would refuse in the entries of one run: calls and results that are not paired.
 
-    Args:
-        turns: The entries, in order.
-        ended: Whether every call must have its result; if not, those of the last turn may lack one.
+    If the run has not ``ended``, the calls of its last turn may lack their results.
     """
     found: list[str] = []
     asked: dict[str, int] = {}
@@ -76,12 +74,7 @@ def record_problems(database: Path) -> list[str]:
 
 
 def run_problems(database: Path, *, ended: bool = True) -> list[str]:
-    """What is wrong with a file of runs: damage, or else poisoned transcripts.
-
-    Args:
-        database: The journal.
-        ended: As in ``transcript_problems``.
-    """
+    """What is wrong with a file of runs: damage, or else poisoned transcripts; ``ended`` as for these."""
     if damage := file_problems(database) or record_problems(database):
         return damage
     return [
@@ -105,9 +98,7 @@ def read_results(database: Path) -> dict[tuple[str, str], str]:
 def effect_problems(database: Path, account: Iterable[str]) -> list[str]:
     """Compare the effects of tools with the record, for every run that has ended.
 
-    Args:
-        database: The journal.
-        account: The account outside of the process: a line ``CLASS RUN CALL NAME`` for each effect that took place.
+    The account is kept outside of the process: a line ``CLASS RUN CALL NAME`` for each effect that took place.
     """
     happened = Counter[tuple[str, str, str]]()
     names: dict[tuple[str, str], set[str]] = {}
@@ -191,8 +182,5 @@ def append_problems(
 
 def read_appends(database: Path) -> list[tuple[Place, str, int]]:
     """Place, name and sequence number of every entry, in the order of the file."""
-    with closing(sqlite3.connect(database)) as connection:
-        rows = connection.execute(
-            "SELECT run_id, position, json_extract(content, '$[0].text'), seq FROM entries ORDER BY seq"
-        ).fetchall()
+    rows = query(database, "SELECT run_id, position, json_extract(content, '$[0].text'), seq FROM entries ORDER BY seq")
     return [((run_id, position), text.partition(" ")[0], sequence) for run_id, position, text, sequence in rows]

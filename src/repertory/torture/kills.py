@@ -238,14 +238,11 @@ def _kill_until_answered(
     """Kill a run that keeps an account, and compare its record with the account once it has answered.
 
     Args:
-        case: The case.
-        function: The workload.
-        answer: What the run must answer.
         problems: Compares the database with the lines of the account.
         most: The most kills.
         within: Seconds, as for ``_Victim.live``.
         counted: What to count, and how its lines in the account begin.
-        arguments: For the workload.
+        arguments: For the workload ``function``.
     """
     account = case.folder / "account.txt"
     with closing(_Victim(case, function, done=partial(_lines, account), account=str(account), **arguments)) as victim:

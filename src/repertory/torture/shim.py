@@ -77,10 +77,7 @@ def _sees_sqlite(preload: Path) -> bool:
         root.mkdir()
         command = [sys.executable, "-c", _PROBE, str(root), str(trace)]
         subprocess.run(command, env={**os.environ, "LD_PRELOAD": str(preload)}, capture_output=True, check=False)
-        events = read_trace(trace)
-        return any(isinstance(event, Written) for event in events) and any(
-            isinstance(event, Synced) for event in events
-        )
+        return {Written, Synced} <= {type(event) for event in read_trace(trace)}
 
 
 def _compiler() -> str | None:

@@ -28,8 +28,8 @@ EFFECTS: Final[dict[str, Effect]] = {"fire": "unsafe", "put": "idempotent", "loo
 def effects_team(
     tell: Tell,
     *,
-    steps: int = 4,
-    pause: float = 0.002,
+    steps: int,
+    pause: float,
     reuse: bool = True,
     unsafe: Effect = "unsafe",
     levels: Literal[2, 3] = 2,
@@ -108,6 +108,6 @@ def effects_team(
     return agent
 
 
-def expected_answer(steps: int = 4) -> str:
+def expected_answer(steps: int) -> str:
     """Compute the team's answer."""
     return f"{steps * len(EFFECTS) + (steps > 1)} pieces of work"
