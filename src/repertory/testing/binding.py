@@ -117,16 +117,12 @@ class Binder:
                         reason = _MISMATCH
                     mismatch = reason == _MISMATCH
                     if mismatch and not drop:
-                        hint = (
-                            ""
-                            if BINDING_BETA in betas
-                            else f" That setting requires the `{BINDING_BETA}` value in the "
-                        )
+                        needs = f" That setting requires the `{BINDING_BETA}` value in the `anthropic-beta` header."
                         refuse(
                             f"{path}: Invalid `signature` in `thinking` block. The block is bound to a different "
                             "conversation. Remove the block, or set "
                             '`thinking.block_binding.prefix_mismatch_behavior` to "drop_block".'
-                            f"{hint and hint + '`anthropic-beta` header.'} {why}".rstrip()
+                            f"{'' if BINDING_BETA in betas else needs} {why}".rstrip()
                         )
                     if reason is not None:
                         report.append({"type": "thinking_dropped", "path": path, "reason": reason})
