@@ -333,11 +333,10 @@ def _places(
     options: Options, passed: Sequence[socket.socket], stack: ExitStack
 ) -> list[tuple[socket.socket, Access, str]]:
     """Listen where systemd or else the options say; returns for each listener its access and the address to show."""
-    if not passed and options.port is None:
-        path = options.socket or default_socket()
-        return [(stack.enter_context(unix_listener(path)), Access(read_only=options.read_only), f"unix:{path}")]
-    listeners = passed or [stack.enter_context(tcp_listener(options.port or 0))]
-    return [_place(options, listener) for listener in listeners]
+    if not passed:
+        own = unix_listener(options.socket or default_socket()) if options.port is None else tcp_listener(options.port)
+        passed = [stack.enter_context(own)]
+    return [_place(options, listener) for listener in passed]
 
 
 def _place(options: Options, listener: socket.socket) -> tuple[socket.socket, Access, str]:

@@ -54,7 +54,7 @@ def run_tools(control: Control) -> Sequence[Tool]:
         name = agent.name
         while any(each.name == name for each in made):
             name = f"ask_{name}"
-        made.append(_make(_asking(runs, agent.name), name=name, description=agent.description, deadline=None))
+        made.append(_make(_asking(control, agent.name), name=name, description=agent.description, deadline=None))
     return made
 
 
@@ -169,34 +169,32 @@ class _Runs:
         await self._control.resume(run_id)
         return "it goes on"
 
-    async def ask(self, agent: str, task: str, context: ToolContext) -> str:
-        """Start a run and wait for its answer."""
-        run_id = await self._control.start(agent, task)
-        context.progress(f"run {run_id}")
-        run = self._control.find(run_id)
-        async with anyio.create_task_group() as tasks:
-            if run is not None:
-                tasks.start_soon(_follow, run, context)
-            with suppress(RepertoryError):  # the read below raises them again, outside of a group
-                await self._control.wait_ended(run_id, math.inf)
-            tasks.cancel_scope.cancel()
-        ended = await self._control.wait_ended(run_id, 0)
-        if ended.state != "done":
-            raise ToolFailed(f"run {run_id} of {agent} is {ended.state}: {ended.error or 'it has no answer'}")
-        return ended.result or ""
-
     async def _told(self, run_id: str) -> Json:
         detail = await self._control.read_run(run_id)
         result = {"result": detail.result} if detail.run.state in FINAL_STATES else {}
         return {**_brief(detail.run), **result}
 
 
-def _asking(runs: _Runs, agent: str) -> Callable[[str, ToolContext], Awaitable[str]]:
+def _asking(control: Control, agent: str) -> Callable[[str, ToolContext], Awaitable[str]]:
+    """A function that starts a run of an agent and waits for its answer."""
+
     async def ask(task: str, context: ToolContext) -> str:
         """Args:
         task: What it is to do, complete in itself.
         """
-        return await runs.ask(agent, task, context)
+        run_id = await control.start(agent, task)
+        context.progress(f"run {run_id}")
+        run = control.find(run_id)
+        async with anyio.create_task_group() as tasks:
+            if run is not None:
+                tasks.start_soon(_follow, run, context)
+            with suppress(RepertoryError):  # the read below raises them again, outside of a group
+                await control.wait_ended(run_id, math.inf)
+            tasks.cancel_scope.cancel()
+        ended = await control.wait_ended(run_id, 0)
+        if ended.state != "done":
+            raise ToolFailed(f"run {run_id} of {agent} is {ended.state}: {ended.error or 'it has no answer'}")
+        return ended.result or ""
 
     return ask
 

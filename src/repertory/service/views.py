@@ -305,7 +305,7 @@ class ServiceView(msgspec.Struct, frozen=True, kw_only=True):
     going: int
 
 
-def run_view(row: RunRow, *, live: bool, machine: str = "") -> RunView:
+def run_view(row: RunRow, *, live: bool, machine: str) -> RunView:
     """A run's view in lists; ``live`` is whether its tree is being run, and ``machine`` by which machine."""
     started, live = row.started, live and row.state not in FINAL_STATES
     state = row.state if live or row.state not in ("running", "waiting") else "interrupted"
