@@ -82,7 +82,7 @@ def test_the_figures_of_one_run_are_what_came_of_it() -> None:
         "decisions": {"pays": 2},
         "cleared_tokens": 150,
         "summaries": 1,
-        "build_ms_p50": 3.0,
+        "build_ms_p50": 1.0,
         "build_ms_p99": 3.0,
     }
     assert {name: found[name] for name in expected} == expected
@@ -112,6 +112,14 @@ def test_a_run_that_never_began_has_no_ratio() -> None:
     assert [found[name] for name in ("cost_ratio", "worst_run_ratio", "worst_prefix_ratio", "build_ms_p50")] == [
         None
     ] * 4
+
+
+def test_a_model_without_prices_has_no_ratio() -> None:
+    """As one on a server of one's own: its cost is 0 both ways. A run beside it that has prices counts."""
+    free = made(3, costs=[0.0, 0.0], plain_costs=[0.0, 0.0])
+    ratios = ("cost_ratio", "worst_run_ratio", "worst_prefix_ratio")
+    assert [figures([free])[name] for name in ratios] == [None] * 3
+    assert [figures([free, made()])[name] for name in ratios] == [0.5, 0.5, 1.0]
 
 
 def test_long_runs_are_counted_apart() -> None:

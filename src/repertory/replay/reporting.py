@@ -9,6 +9,7 @@ from repertory.llm.messages import Json
 from repertory.replay.meaning import KINDS, MEASURES, OLD, UNION, Meaning
 from repertory.replay.needs import AGES
 from repertory.replay.playing import Played
+from repertory.service.reports import percentile
 
 GROUPS = {"total": 0, "runs_from_40": 40, "long_runs": 90}
 """The groups of runs over which figures are added up, each with the fewest iterations of its runs."""
@@ -82,14 +83,15 @@ def figures(runs: Sequence[Played]) -> Json:
     meaning = Meaning()
     for played in runs:
         meaning.add(played.meaning)
-    build = sorted(seconds for played in runs for seconds in played.build_seconds)
-    ratios = [sum(played.costs) / sum(played.plain_costs) for played in runs if played.plain_costs]
+    build = [seconds * 1_000 for played in runs for seconds in played.build_seconds]
+    priced = [played for played in runs if any(played.plain_costs)]
+    ratios = [sum(played.costs) / sum(played.plain_costs) for played in priced]
     return {
         "cost": round(cost, 6),
         "cost_plain": round(plain, 6),
         "cost_ratio": _ratio(cost, plain),
         "worst_run_ratio": round(max(ratios), 6) if ratios else None,
-        "worst_prefix_ratio": max((_worst_prefix(played) for played in runs if played.costs), default=None),
+        "worst_prefix_ratio": max(map(_worst_prefix, priced), default=None),
         "dearer_runs": sum(ratio > _EQUAL for ratio in ratios),
         "tokens_seen": tokens_seen,
         "tokens_plain": plain_tokens,
@@ -111,8 +113,8 @@ def figures(runs: Sequence[Played]) -> Json:
         "decisions": dict(sorted(sum((played.decisions for played in runs), Counter[str]()).items())),
         "cleared_tokens": sum(played.cleared_tokens for played in runs),
         "summaries": sum(played.summaries for played in runs),
-        "build_ms_p50": _quantile(build, 0.5),
-        "build_ms_p99": _quantile(build, 0.99),
+        "build_ms_p50": _rounded(percentile(build, 0.5), 3),
+        "build_ms_p99": _rounded(percentile(build, 0.99), 3),
         "failed_runs": sum(bool(played.error) for played in runs),
     }
 
@@ -131,8 +133,8 @@ def _measured(meaning: Meaning, measure: str) -> Json:
     }
 
 
-def _rounded(share: float | None) -> float | None:
-    return None if share is None else round(share, 6)
+def _rounded(value: float | None, digits: int = 6) -> float | None:
+    return None if value is None else round(value, digits)
 
 
 def _worst_prefix(played: Played) -> float:
@@ -142,8 +144,3 @@ def _worst_prefix(played: Played) -> float:
         spent, plain = spent + cost, plain + other
         worst = max(worst, spent / plain)
     return round(worst, 6)
-
-
-def _quantile(seconds: Sequence[float], share: float) -> float | None:
-    """Return a quantile in milliseconds."""
-    return round(seconds[min(len(seconds) - 1, int(len(seconds) * share))] * 1_000, 3) if seconds else None
