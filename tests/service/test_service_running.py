@@ -30,11 +30,10 @@ from repertory.testing import ScriptedModel
 
 @pytest.fixture(autouse=True)
 def _signals() -> Iterator[None]:
-    """A service lets the second signal kill; the tests' own handlers come back afterwards."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    """A service lets the second signal kill. Once it has ended, all are handled as before, here and in new processes."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
+    assert {number: signal.getsignal(number) for number in before} == before
 
 
 class Said:

@@ -40,6 +40,7 @@ from repertory.service.tokens import default_token_file, read_or_make_token
 from repertory.service.webhooks import Webhook
 from repertory.supervisor import Supervisor, open_supervisor
 
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _CLOSING: Final = 5.0  # seconds for everything but the runs: open answers, the journal's queue
 _MAINTENANCE_INTERVAL: Final = 10.0  # seconds between two looks at the log file, and two lines of status for systemd
 _DATABASE_RETRY: Final = 5.0  # seconds between two attempts to reach the database server at the start
@@ -117,7 +118,8 @@ def _to_stderr(line: str) -> None:
 async def run_service(options: Options, *, report: Callable[[str], None] = _to_stderr) -> None:
     """Serve until SIGTERM or SIGINT. Runs then stop at their next boundary and can be resumed; a second signal kills.
 
-    SIGHUP reopens the log file and reloads; if the service runs at a terminal, it ends the service like SIGTERM.
+    SIGHUP reopens the log file and reloads; if the service runs at a terminal, it ends the service like SIGTERM. Once
+    the service has ended, signals are handled as before.
 
     Args:
         options: The options of the service.
@@ -146,61 +148,62 @@ async def run_service(options: Options, *, report: Callable[[str], None] = _to_s
             server, anchor = None, Path(database)
         passed = [sockets.enter_context(each) for each in passed_sockets()]
         asked_to_end, reload = anyio.Event(), RepeatedEvent()
-        async with _listening_for_signals(asked_to_end, reload, report) as process:
-            async with _open_patiently(options, database, asked_to_end, report) as supervisor:
-                control = Control(supervisor, offers, context=options.context)
-                control.monitor.on_round.append(systemd.alive)
-                control.deliveries.set_webhooks(options.webhooks)
-                control.has_resumed = False
-                if options.on_start is not None:
-                    options.on_start(control)
-                if server is None and options.company is not None:  # until the end it is found, if its file is wrong
-                    sockets.enter_context(naming(anchor, anchor_of(options.company)))
-                stopping = anyio.Event()
-                with ExitStack() as stack:
-                    places = _places(options, passed, stack)
-                    for listener, _, _ in places:
-                        stack.enter_context(file_announced(listener, database))
-                    async with anyio.create_task_group() as tasks, anyio.create_task_group() as maintenance:
-                        tasks.start_soon(control.run)
-                        control.monitor.most_connections = connection_limit()
-                        most = control.monitor.most_connections // len(places)
-                        for listener, access, _ in places:
-                            app = create_app(control, access, max_followers=max(most // 2, most - RESERVED))
-                            serve = partial(serve_http, max_connections=most, stopping=stopping, report=report)
-                            tasks.start_soon(partial(serve, app, listener, counted=control.monitor.count_connection))
-                        # Of several places announce the socket: it needs no token.
-                        reached = [place_of_listener(each, token_file=options.token_file) for each, _, _ in places]
-                        place = min(reached, key=lambda place: place.port is not None)
-                        announce_service(anchor, msgspec.structs.replace(place, server=server))
-                        # Last, because whoever reads this may look for the service at once.
-                        report(f"serving {database} at {' and '.join(address for _, _, address in places)}")
-                        systemd.ready(_status(control))
-                        # All objects loaded by now stay. To scan them again took the collector 130 ms each time.
-                        gc.collect()
-                        gc.freeze()
-                        maintenance.start_soon(_maintain, control, systemd, log)
-                        if options.keep_finished is not None:
-                            clean = partial(run_retention, supervisor, control.duties, days=options.keep_finished)
-                            tell = control.feed.tell_removed
-                            maintenance.start_soon(partial(clean, clock=time.time, report=report, tell=tell))
-                        maintenance.start_soon(partial(_reload, control, systemd, log, reload, report=report))
-                        maintenance.start_soon(partial(_resume_runs, control, resume=options.resume, report=report))
-                        await asked_to_end.wait()
-                        # Before the first wait: a journal that takes nothing now would hold up the last event, too.
-                        process.deadline = anyio.current_time() + options.drain_timeout + _CLOSING
-                        systemd.stopping("ending")
-                        maintenance.cancel_scope.cancel()
-                        control.close()
-                        stopping.set()
-                going = supervisor.going()
-                if going:
-                    report(
-                        f"ending; runs in progress: {going}; each stops at its next boundary and can be resumed; a "
-                        "second signal kills them"
-                    )
-                    systemd.status(f"ending; runs in progress: {going}")
-            process.cancel()
+        async with (
+            _listening_for_signals(asked_to_end, reload, report) as process,
+            _open_patiently(options, database, asked_to_end, report) as supervisor,
+        ):
+            control = Control(supervisor, offers, context=options.context)
+            control.monitor.on_round.append(systemd.alive)
+            control.deliveries.set_webhooks(options.webhooks)
+            control.has_resumed = False
+            if options.on_start is not None:
+                options.on_start(control)
+            if server is None and options.company is not None:  # until the end it is found, if its file is wrong
+                sockets.enter_context(naming(anchor, anchor_of(options.company)))
+            stopping = anyio.Event()
+            with ExitStack() as stack:
+                listeners = _listeners(options, passed, stack)
+                for listener, _, _ in listeners:
+                    stack.enter_context(file_announced(listener, database))
+                async with anyio.create_task_group() as tasks, anyio.create_task_group() as maintenance:
+                    tasks.start_soon(control.run)
+                    control.monitor.most_connections = connection_limit()
+                    most = control.monitor.most_connections // len(listeners)
+                    for listener, access, _ in listeners:
+                        app = create_app(control, access, max_followers=max(most // 2, most - RESERVED))
+                        serve = partial(serve_http, max_connections=most, stopping=stopping, report=report)
+                        tasks.start_soon(partial(serve, app, listener, counted=control.monitor.count_connection))
+                    # Of several announce the socket: it needs no token.
+                    reached = [place_of_listener(each, token_file=options.token_file) for each, _, _ in listeners]
+                    place = min(reached, key=lambda place: place.port is not None)
+                    announce_service(anchor, msgspec.structs.replace(place, server=server))
+                    # Last, because whoever reads this may look for the service at once.
+                    report(f"serving {database} at {' and '.join(address for _, _, address in listeners)}")
+                    systemd.ready(_status(control))
+                    # All objects loaded by now stay. To scan them again took the collector 130 ms each time.
+                    gc.collect()
+                    gc.freeze()
+                    maintenance.start_soon(_maintain, control, systemd, log)
+                    if options.keep_finished is not None:
+                        clean = partial(run_retention, supervisor, control.duties, days=options.keep_finished)
+                        tell = control.feed.tell_removed
+                        maintenance.start_soon(partial(clean, clock=time.time, report=report, tell=tell))
+                    maintenance.start_soon(partial(_reload, control, systemd, log, reload, report=report))
+                    maintenance.start_soon(partial(_resume_runs, control, resume=options.resume, report=report))
+                    await asked_to_end.wait()
+                    # Before the first wait: a journal that takes nothing now would hold up the last event, too.
+                    process.deadline = anyio.current_time() + options.drain_timeout + _CLOSING
+                    systemd.stopping("ending")
+                    maintenance.cancel_scope.cancel()
+                    control.close()
+                    stopping.set()
+            going = supervisor.going()
+            if going:
+                report(
+                    f"ending; runs in progress: {going}; each stops at its next boundary and can be resumed; a "
+                    "second signal kills them"
+                )
+                systemd.status(f"ending; runs in progress: {going}")
         report("ended")
 
 
@@ -209,15 +212,20 @@ async def _listening_for_signals(
     asked_to_end: anyio.Event, reload: RepeatedEvent, report: Callable[[str], None]
 ) -> AsyncGenerator[anyio.CancelScope]:
     """Listen for signals during the block; it gets the block's scope. A single error is raised without a group."""
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
     try:
         async with anyio.create_task_group() as tasks:
             await tasks.start(_listen_for_signals, asked_to_end, reload, report)
             yield tasks.cancel_scope
+            tasks.cancel_scope.cancel()
     except BaseExceptionGroup as group:
         leaf, *others = leaves_of(group)
         if others:
             raise
         raise leaf from leaf.__cause__
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @asynccontextmanager
@@ -272,7 +280,7 @@ async def _listen_for_signals(
 ) -> None:
     at_terminal = sys.stderr.isatty()  # then SIGHUP means that the terminal is gone, with everybody who reads it
     held = signal.getsignal(signal.SIGHUP)
-    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
+    with anyio.open_signal_receiver(*_SIGNALS) as signals:
         if isinstance(held, HeldSignal) and held.came:  # while the command line loaded libraries and agents
             reload.set()
         task_status.started()
@@ -329,17 +337,17 @@ def _status(control: Control) -> str:
     return "; ".join([going, *wrong])
 
 
-def _places(
+def _listeners(
     options: Options, passed: Sequence[socket.socket], stack: ExitStack
 ) -> list[tuple[socket.socket, Access, str]]:
     """Listen where systemd or else the options say; returns for each listener its access and the address to show."""
     if not passed:
         own = unix_listener(options.socket or default_socket()) if options.port is None else tcp_listener(options.port)
         passed = [stack.enter_context(own)]
-    return [_place(options, listener) for listener in passed]
+    return [_with_access(options, listener) for listener in passed]
 
 
-def _place(options: Options, listener: socket.socket) -> tuple[socket.socket, Access, str]:
+def _with_access(options: Options, listener: socket.socket) -> tuple[socket.socket, Access, str]:
     if listener.family == socket.AF_UNIX:
         return listener, Access(read_only=options.read_only), f"unix:{listener.getsockname()}"
     token_file = options.token_file or default_token_file()
