@@ -41,7 +41,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
 def make_offer(
     reference: str,
     *,
-    limits: Mapping[str, Any] = MappingProxyType({}),
+    limits: Mapping[str, Any],
     root: str | None = None,
     priority: int = 0,
     labels: Iterable[str] = (),
@@ -56,7 +56,7 @@ def make_offer(
     )
 
 
-def research_offer(root: Path, *, limits: Mapping[str, Any] = MappingProxyType({})) -> Offer:
+def research_offer(root: Path, *, limits: Mapping[str, Any]) -> Offer:
     """Offer the research team for a folder. Raises ``ConfigurationError`` if there is no such folder."""
     return make_offer(RESEARCH_REF, limits=limits, root=str(_existing_folder(root)))
 

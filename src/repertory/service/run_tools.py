@@ -27,8 +27,8 @@ Agents that work on their own, each run with a durable record. The tool named af
 for the answer; start_run begins one and returns at once. A run that stopped when its connection ended goes on with \
 resume_run.
 """
-Positive = Annotated[int, msgspec.Meta(ge=1, le=1000)]
-Seconds = Annotated[float, msgspec.Meta(ge=0, le=3600)]
+Limit = Annotated[int, msgspec.Meta(ge=1, le=1000)]
+Timeout = Annotated[float, msgspec.Meta(ge=0, le=3600)]
 
 
 def run_tools(control: Control) -> Sequence[Tool]:
@@ -83,7 +83,7 @@ class _Runs:
         """The agents that a run can be started with."""
         return [msgspec.to_builtins(view) for view in self._control.offers.list()]
 
-    async def list_runs(self, limit: Positive = 20) -> list[Json]:
+    async def list_runs(self, limit: Limit = 20) -> list[Json]:
         """The newest runs, oldest first.
 
         Args:
@@ -99,7 +99,7 @@ class _Runs:
         """
         return await self._told(run_id)
 
-    async def wait_result(self, run_id: str, timeout: Seconds = 60.0) -> Json:
+    async def wait_result(self, run_id: str, timeout: Timeout = 60.0) -> Json:
         """Wait for a run's result; after the timeout, or where nobody runs it, say how it stands.
 
         Args:
@@ -109,7 +109,7 @@ class _Runs:
         await self._control.wait_ended(run_id, timeout)
         return await self._told(run_id)
 
-    async def query_memory(self, run_id: str, text: str = "", limit: Positive = 20) -> Json:
+    async def query_memory(self, run_id: str, text: str = "", limit: Limit = 20) -> Json:
         """List what a run has in memory, newest first, or the best for some words: ids and how each begins.
 
         Args:
