@@ -25,7 +25,7 @@ from repertory.llm.messages import Json
 from repertory.memory import MemoryMode
 from repertory.tools import Tool, context_tools, file_tools, memory_files_tool, memory_tools
 from repertory.tools.decorator import made_tools
-from repertory.tools.front_matter import Definition, check_toml, read_markdown, read_text, warn
+from repertory.tools.front_matter import DefinitionFile, check_toml, read_markdown, read_text, warn
 from repertory.tools.skills import Skill, read_skills, skill_text, skill_tool
 
 LEAD: Final = "lead"
@@ -120,7 +120,7 @@ class _Folder:
         self._skills: Mapping[str, Skill] = read_skills(places[0]) if places else {}
         self._tools = {tool.name: tool for tool in [*tools, *([skill_tool(self._skills)] if self._skills else [])]}
         self._by_name = {tool.name: tool for tool in by_name}
-        self._read: dict[Path, Definition | None] = {}
+        self._read: dict[Path, DefinitionFile | None] = {}
         self._made: dict[Path, tuple[Agent[Any], int]] = {}  # with the number of agents in its tree
         self._making: list[Path] = []  # a member of a team may have a team, but not those above it
 
@@ -142,12 +142,12 @@ class _Folder:
                 raise self._read_required(path).error("name", f"{name!r} is the name in {by_name[name]} already")
         return kept
 
-    def _definition(self, path: Path) -> Definition | None:
+    def _definition(self, path: Path) -> DefinitionFile | None:
         if path not in self._read:
             self._read[path] = _read_toml(path) if path.suffix == ".toml" else read_markdown(path)
         return self._read[path]
 
-    def _read_required(self, path: Path) -> Definition:
+    def _read_required(self, path: Path) -> DefinitionFile:
         if path.suffix not in _SUFFIXES or not exists(path):
             how = "" if path.suffix in _SUFFIXES else "; its name ends in .md or .toml"
             how += ", and an agent in Python is module:name" if path.suffix.startswith(".py") else ""
@@ -171,7 +171,7 @@ class _Folder:
                 self._making.pop()
         return self._made[path][0]
 
-    def _make(self, read: Definition, *, leads: bool) -> tuple[Agent[Any], int]:
+    def _make(self, read: DefinitionFile, *, leads: bool) -> tuple[Agent[Any], int]:
         read.warn_of(_KNOWN | _OURS, _WITHOUT_EFFECT)
         tools, members = self._tools_of(read, leads=leads)
         description = " ".join(read.text("description").split())
@@ -199,7 +199,7 @@ class _Folder:
             raise DefinitionError(str(read.path), str(error)) from error
         return agent, size
 
-    def _instructions_of(self, read: Definition) -> str:
+    def _instructions_of(self, read: DefinitionFile) -> str:
         """The text of the file, and the skills that it includes from the start."""
         parts = [read.body or read.text("instructions")]
         for name in read.words("skills") or ():
@@ -208,7 +208,7 @@ class _Folder:
             parts.append(f"<skill name={name!r}>\n{skill_text(self._skills[name])}\n</skill>")
         return "\n\n".join(part for part in parts if part)
 
-    def _tools_of(self, read: Definition, *, leads: bool) -> tuple[list[Tool], list[Path]]:
+    def _tools_of(self, read: DefinitionFile, *, leads: bool) -> tuple[list[Tool], list[Path]]:
         """The tools that a file names, and the files of its team."""
         names, team = read.words("tools"), read.words("team")
         chosen = dict(self._tools) if names is None else {}
@@ -260,7 +260,7 @@ class _Folder:
         return None
 
 
-def _read_toml(path: Path) -> Definition:
+def _read_toml(path: Path) -> DefinitionFile:
     text = read_text(path)
     check_toml(path, text)
     try:
@@ -272,15 +272,15 @@ def _read_toml(path: Path) -> Definition:
     for key in keys:
         if key[1] in fields:
             lines.setdefault(key[1], text.count("\n", 0, key.start()) + 1)
-    return Definition(path, fields, lines, "")
+    return DefinitionFile(path, fields, lines, "")
 
 
-def _model_of(read: Definition) -> str | None:
+def _model_of(read: DefinitionFile) -> str | None:
     name = read.text("model", "inherit")
     return None if name in ("", "inherit") else name
 
 
-def _memory_of(read: Definition) -> Any:
+def _memory_of(read: DefinitionFile) -> Any:
     mode = read.text("memory", "shared")
     if mode in _CLAUDE_MEMORY:
         warn(read.path, f"'memory': {mode!r} is a folder of Claude Code's and has no effect here")
@@ -290,7 +290,7 @@ def _memory_of(read: Definition) -> Any:
     return mode
 
 
-def _limits_of(read: Definition) -> Limits:
+def _limits_of(read: DefinitionFile) -> Limits:
     given = read.fields.get("limits", {})
     if not isinstance(given, dict):
         raise read.error("limits", f"expected a table of {', '.join(Limits.__struct_fields__)}, got {given!r:.100}")
@@ -304,7 +304,7 @@ def _limits_of(read: Definition) -> Limits:
         raise read.error("limits" if "limits" in read.fields else "maxTurns", str(error)) from error
 
 
-def _others_of(read: Definition) -> Json:
+def _others_of(read: DefinitionFile) -> Json:
     """Fields that are passed on only if a file has them, so that an agent's defaults are written once."""
     others: Json = {}
     if "max_tokens" in read.fields:

@@ -35,7 +35,7 @@ _KEY = re.compile(r"([A-Za-z_][\w-]*):(?:\s(.*))?")
 _ITEM = re.compile(r"\s*-\s(.*)")
 
 
-class Definition(msgspec.Struct, frozen=True):
+class DefinitionFile(msgspec.Struct, frozen=True):
     """What a file defines: its fields, their lines, and the text after them.
 
     Attributes:
@@ -134,7 +134,7 @@ def read_text(path: Path) -> str:
         raise DefinitionError(str(path), f"is no text in UTF-8: {error}") from error
 
 
-def read_markdown(path: Path) -> Definition | None:
+def read_markdown(path: Path) -> DefinitionFile | None:
     """Read a Markdown file with front matter; None if it has none.
 
     Raises:
@@ -152,7 +152,7 @@ def read_markdown(path: Path) -> Definition | None:
     if len(written) > _MAX_FIELDS:
         raise DefinitionError(str(path), f"the front matter has more than {_MAX_FIELDS:,} characters")
     fields, at = _read_fields(path, written)
-    return Definition(path, fields, at, "\n".join(lines[end + 1 :]).strip())
+    return DefinitionFile(path, fields, at, "\n".join(lines[end + 1 :]).strip())
 
 
 def check_toml(path: Path, text: str) -> None:
