@@ -86,8 +86,6 @@ def sample_requests(
     """Draw turns whose request, under a policy, does not show the full record.
 
     Args:
-        runs: The recorded runs.
-        policy: How the view is kept small.
         model: The model to ask later: the policy decides by its prices, and the full record must fit its window.
         count: Number of turns; if there are fewer, all are drawn.
         seed: Decides which turns are drawn.
@@ -182,9 +180,7 @@ def agree(samples: Sequence[Sample], model: Model, *, on_answer: Callable[[], No
     """Ask a model for its next step, once from each view and twice from each full record.
 
     Args:
-        samples: The turns from ``sample_requests``.
         model: The model to ask; it is closed afterwards.
-        on_answer: Called after every answer.
     """
     answers: dict[int, tuple[ModelResponse, ModelResponse, ModelResponse]] = {}
     failed: dict[int, str] = {}

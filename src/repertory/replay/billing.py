@@ -56,9 +56,6 @@ class _BlockData(NamedTuple):
 class Biller:
     """Bills the requests of one run, one after another. It does not read again what a request shares with the last one.
 
-    Args:
-        profile: The model's prices and cache rules.
-
     Attributes:
         positions: The positions of the last billed request.
     """
@@ -78,7 +75,6 @@ class Biller:
         """Bill the prompt of one request.
 
         Args:
-            request: As it is sent.
             at: Seconds; not before the last billed request.
 
         Returns:
@@ -190,7 +186,6 @@ def plain_requests(run: RecordedRun, frame: ModelRequest, *, reasoning: Thinking
     Its cache markers are on the static head and on the last block.
 
     Args:
-        run: The recorded run.
         frame: A request of the run without messages: model, instructions and tools.
         reasoning: Thinking with which every turn of the model begins; None for none.
     """

@@ -32,9 +32,7 @@ def read_document(document: Any, *, run_id: str, file: str, where: str) -> Recor
     """Read one run: a list of messages, or an object that holds one (a request body, a line of a collection).
 
     Args:
-        document: The decoded JSON.
         run_id: The run's name if the document has none.
-        file: The file that it is from.
         where: The file and the line, for errors.
 
     Raises:

@@ -115,7 +115,6 @@ class Meter:
     """Measures the requests of one run, one after another.
 
     Args:
-        run: The recorded run.
         needs: The answer of ``needs_of`` for the run, if it is known already.
 
     Attributes:
@@ -137,7 +136,6 @@ class Meter:
 
         Args:
             iteration: Iteration of the recorded turn that answers it, from 1.
-            request: The request as it is sent.
 
         Returns:
             Tokens of the results that would have to be read again.

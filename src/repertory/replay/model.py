@@ -34,8 +34,6 @@ class ReplayModel:
     shown. Requests in which such a block follows anything else are counted in ``broken``.
 
     Args:
-        run: The recorded run.
-        profile: The profile of the model to play.
         say: Called with what the user says after a turn; the loop must find it when the turn is over.
         judge: Called with the iteration, the request and its usage before the request is answered.
         tasks: Runs what advances the time to the next turn, once the loop has recorded what follows from this one.

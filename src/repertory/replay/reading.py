@@ -29,9 +29,6 @@ def read_recordings(path: Path) -> Iterator[RecordedRun | RecordingError]:
     A file, gzipped or not, has one JSON document, or one on each line. A document is a list of messages or an object
     with such a list under ``messages``, in the shape of the Messages API or of OpenAI's chat API; or the lines together
     are a session of Claude Code.
-
-    Args:
-        path: The file.
     """
     try:
         data, whole = _unpack(_read(path))

@@ -60,7 +60,6 @@ class Session:
     """The events of one file.
 
     Args:
-        file: The file that they are from.
         name: The name of a run that has no session id.
     """
 
@@ -75,7 +74,6 @@ class Session:
         """Add the next line.
 
         Args:
-            raw: The event.
             where: The file and the line, for errors.
 
         Raises:

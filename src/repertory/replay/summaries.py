@@ -20,10 +20,6 @@ def write_summary(request: ModelRequest, last: Position) -> RawBlock:
 
     It repeats an earlier summary, as a model is told to, and adds the trail of everything since: of each as much of the
     end as fits. Its words are selected, not written by a model, which would say more.
-
-    Args:
-        request: The request to summarize.
-        last: Its last position.
     """
     earlier = [words_of(block) for block in request.messages[0].content if is_compaction(block)]
     entries = list(_entries(request.messages))

@@ -131,7 +131,6 @@ class EventHub:
         """Read events, from the oldest one in memory on.
 
         Args:
-            wanted: Says whether to read an event.
             since: The number of the first event to read; events no longer in memory are skipped.
             until: Returns the number of the event before which the reader ends, or None while that is unknown;
                 without it the reader ends when the supervisor closes.

@@ -62,7 +62,6 @@ class Binder:
         """Sign the thinking of an answer to a request. Blocks that already have a signature keep it.
 
         Args:
-            content: The answer.
             body: The request, as it was sent.
             model: The name of the model that answers.
             dropped: What ``check`` reported about the request.

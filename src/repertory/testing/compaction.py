@@ -25,8 +25,6 @@ def check_compaction(body: Json, betas: frozenset[str], *, counting: bool) -> No
     """Check the ``compaction`` parameter and what it cannot be combined with. Counting ignores the parameter.
 
     Args:
-        body: The request.
-        betas: Values of the ``anthropic-beta`` header.
         counting: Whether only the tokens are counted.
     """
     _check_budget(body)
@@ -98,12 +96,7 @@ def begins_with_summary(messages: list[Any]) -> bool:
 
 
 def summary_of(answer: ModelResponse, max_tokens: int) -> tuple[str, StopReason]:
-    """The summary in a model's answer, and the response's stop reason; "" if the answer is not a summary.
-
-    Args:
-        answer: The answer of the summarization call.
-        max_tokens: The request's ``max_tokens``.
-    """
+    """The summary in a model's answer, and the response's stop reason; "" if the answer is not a summary."""
     text = text_of([block for block in answer.content if isinstance(block, Text)])
     if any(isinstance(block, ToolUse) for block in answer.content):
         return "", "tool_use"

@@ -74,7 +74,6 @@ class PrefixCache:
         Args:
             prefixes: Every position of the request, in order.
             markers: The index of each marked position and its TTL, ``5m`` or ``1h``, in order.
-            rules: The model's cache rules.
         """
         now = self._clock()
         total = prefixes[-1].tokens if prefixes else 0

@@ -78,9 +78,6 @@ def check_body(body: Any, *, profile: ModelProfile, betas: frozenset[str], count
     """Check everything about a request except its length and its thinking signatures.
 
     Args:
-        body: The decoded JSON body.
-        profile: The profile of the requested model.
-        betas: Values of the ``anthropic-beta`` header.
         counting: Whether only the tokens are counted, for which fewer fields are allowed.
     """
     for field in body:

@@ -54,7 +54,6 @@ def check_messages(messages: list[Any] | None, *, answered: bool = True) -> None
     """Check the turns: their roles and content, and that every call has its result.
 
     Args:
-        messages: The conversation.
         answered: Whether a turn of the assistant's follows; a summary does not continue the conversation.
     """
     if messages is None:

@@ -105,7 +105,6 @@ def encode_response(response: ModelResponse, *, compaction: bool = False) -> Jso
     """Write an answer as one JSON object.
 
     Args:
-        response: The answer.
         compaction: Whether the request asked for a summary, which changes how usage is reported.
     """
     return {

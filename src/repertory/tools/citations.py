@@ -47,7 +47,6 @@ def check_citations(answer: str, root: Path) -> list[Citation]:
     """Find every citation in an answer, each place once, and check it.
 
     Args:
-        answer: The text.
         root: The folder that the paths are relative to. Files outside of it do not count, nor files that ``view_file``
             would not show.
     """

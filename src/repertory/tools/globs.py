@@ -42,7 +42,6 @@ def match_glob(pattern: str, parts: Sequence[str]) -> bool:
 
     Args:
         pattern: Such as ``*.py``, ``*.{md,rst}``, ``src/**/test_*.py``, ``docs/``.
-        parts: The names on the path.
     """
     return any(_fits(each, parts) for each in _choices(pattern))
 

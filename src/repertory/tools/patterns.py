@@ -61,12 +61,9 @@ class Matches(msgspec.Struct, array_like=True):
 def search_lines(
     pattern: str, texts: Sequence[str], *, ignore_case: bool = False, every: bool = False, seconds: float = SECONDS
 ) -> Sequence[Matches]:
-    """Find a pattern in the lines of texts. Blocks; call it in a thread.
+    """Find a pattern of ``re`` in the lines of texts. Blocks; call it in a thread.
 
     Args:
-        pattern: The pattern, in the syntax of ``re``.
-        texts: The texts; newlines separate their lines.
-        ignore_case: Whether to ignore case.
         every: Whether to count all matches in a line, or only the first.
         seconds: Seconds for which the search may compute.
 

@@ -67,7 +67,6 @@ def read_definition(function: Callable[..., Any], name: str, scope: Mapping[str,
 
     Args:
         function: A plain or async function; a method must be bound.
-        name: The tool's name.
         scope: Names visible where the function was decorated, to resolve annotations that are strings.
 
     Raises:
@@ -114,8 +113,6 @@ def with_schema(own: Definition, name: str, schema: Json) -> Definition:
     """The definition of a function that takes its arguments as one dict, by a schema that somebody else wrote.
 
     Args:
-        own: What the function says of itself.
-        name: The tool's name.
         schema: JSON schema of an object, by draft 2020-12.
 
     Raises:

@@ -85,11 +85,8 @@ async def run_appends(
     """Stress a ledger with concurrent appends, and check everything that is promised about them.
 
     Args:
-        writers: How many writers append at once.
-        appends: How many appends each writer makes.
         threads: How many of the writers are OS threads; at most ``writers``.
         path: A journal file, new or with other runs in it; None for a journal in memory.
-        durability: The durability of a journal file.
         summarize: Makes a text of a snapshot while the appends continue. Every entry carries a mark such as ``w3n17``;
             the text may only contain marks that are in the snapshot.
         on_progress: Called a few times a second, and at the end, in the caller's event loop: with the number of

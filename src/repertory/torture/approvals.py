@@ -45,7 +45,6 @@ def asking_agent(tell: Callable[[str], None], *, steps: int, pause: float, lie: 
         tell: Called with a line when an effect takes place.
         steps: Turns in which it calls tools.
         pause: Seconds that a tool takes before and after its effect.
-        lie: See ``Lie``.
     """
 
     async def work(what: str) -> None:

@@ -161,7 +161,6 @@ class Disk:
         """Draw one of the states in which the disk could be if the power failed now.
 
         Args:
-            chance: Makes the random choices.
             mode: Which of the unsynced writes are there: none, all, all up to one of them, each write at random, each
                 sector at random, or each sector at random with rubbish in some new ones.
         """

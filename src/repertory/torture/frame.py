@@ -195,7 +195,6 @@ def run_torture(
     """Play scenarios, one after the other, and their cases in parallel.
 
     Args:
-        scenarios: What to play.
         profile: Determines how many cases of each.
         seed: Determines every case.
         case: Play this one case of each, and no controls; None plays what the profile says.
@@ -203,8 +202,6 @@ def run_torture(
         keep: The folder for evidence of failures; None keeps none.
         server: The address of a database on a PostgreSQL server, as a user who may create databases: each case
             makes its own. "" for files.
-        workers: The number of worker processes.
-        on_progress: Called after every case.
         is_stopped: Called several times a second; once it returns True, the report has what was done so far.
 
     Raises:
