@@ -120,6 +120,6 @@ def server_error(status: int = 500) -> Refuse:
     return Refuse(status, "api_error", "Internal server error")
 
 
-def prompt_too_long(tokens: int = 210_000, limit: int = 200_000) -> Refuse:
+def prompt_too_long() -> Refuse:
     """A 400, as for a prompt beyond the window."""
-    return Refuse(400, "invalid_request_error", f"prompt is too long: {tokens} tokens > {limit} maximum")
+    return Refuse(400, "invalid_request_error", "prompt is too long: 210000 tokens > 200000 maximum")

@@ -208,7 +208,7 @@ def kill_effects(case: Case, *, most: int = _MOST_KILLS, pause: float = 0.003, u
     )
 
 
-def kill_approvals(case: Case, *, most: int = _MOST_KILLS, pause: float = 0.004, lie: Lie = "") -> Outcome:
+def kill_approvals(case: Case, *, most: int = _MOST_KILLS, lie: Lie = "") -> Outcome:
     """Kill an agent whose calls wait for a decision or a result: while they wait, are decided, or run."""
     return _kill_until_answered(
         case,
@@ -219,7 +219,7 @@ def kill_approvals(case: Case, *, most: int = _MOST_KILLS, pause: float = 0.004,
         within=0.09,
         counted=("decisions", "told"),
         steps=_ASKING_STEPS,
-        pause=pause,
+        pause=0.004,
         lie=lie,
     )
 
