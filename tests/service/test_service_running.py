@@ -30,7 +30,7 @@ from repertory.testing import ScriptedModel
 
 @pytest.fixture(autouse=True)
 def _signals() -> Iterator[None]:
-    """A service lets the second signal kill. Once it has ended, all are handled as before, here and in new processes."""
+    """A service lets the second signal kill. Once it has ended, all signals are handled as before."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     yield
     assert {number: signal.getsignal(number) for number in before} == before
