@@ -75,7 +75,7 @@ class Line:
 
     def has_turn(self, place: Place) -> bool:
         """Whether it is a place's turn. Of places that share a head worth warming, one begins and the others wait."""
-        if place in self._places and self._places.index(place) >= self._parallel:
+        if place in self._places[self._parallel :]:
             return False
         if place.head is None or self._clock() < self._warm_until.get(place.head.digest, 0.0):
             return True

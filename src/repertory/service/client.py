@@ -146,9 +146,8 @@ class ServiceClient:
         if limit <= MAX_TREES:
             return await self._ask("GET", f"/runs?figures=yes&unfinished=yes&limit={limit}", RunList)
         async with aclosing(self._pages("&figures=yes")) as pages:
-            newest, *older = [page async for page in pages]
-        runs = [run for page in reversed([newest, *older]) for run in page.runs]
-        return RunList(runs=runs, seq=newest.seq, more=0)
+            found = [page async for page in pages]  # the newest first
+        return RunList(runs=[run for page in reversed(found) for run in page.runs], seq=found[0].seq, more=0)
 
     async def read_run(self, run_id: str) -> RunDetail:
         """One run, by its id or an unambiguous beginning of it. Raises ``RunNotFound``."""

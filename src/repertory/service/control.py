@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final
 
 import anyio
 import msgspec
@@ -39,8 +39,6 @@ from repertory.service.views import RunDetail, RunEnded, ServiceView
 from repertory.supervisor import Run, Supervisor
 from repertory.supervisor.relay import RemoteRun, carry_out
 from repertory.tools.media import Media
-
-T = TypeVar("T")
 
 _POLL: Final = 1.0  # seconds between two looks at what other machines do
 
@@ -294,7 +292,8 @@ class Control:
             RunError: No process runs it, and it belongs to another run.
             ConfigurationError: The journal does not say where its agent is defined, or it is no longer there.
         """
-        run = await self._reach(run_id, self._continue)
+        run_id = await self.find_id(run_id)
+        run = await self._under_way(run_id) or await self._continue(run_id)
         await run.send(text, attachments=attachments, message_id=message_id)
         self.feed.notify()
 
@@ -311,21 +310,22 @@ class Control:
         Raises:
             RunError: The run is not under way, or the method raises it.
         """
-
-        async def unless_said(run_id: str) -> None:
-            if not await was_answered(self.journal, run_id, verb, **body):
-                await self._refuse(run_id)
-
-        run = await self._reach(run_id, unless_said)
+        run_id = await self.find_id(run_id)
+        run = await self._under_way(run_id)
         if run is None:
-            return
+            if await was_answered(self.journal, run_id, verb, **body):
+                return
+            state = (await self.journal.read_run(run_id)).state
+            if state == "done":
+                raise RunError(f"run {run_id} is done, and not under way any more")
+            raise RunError(f"run {run_id} is {state} and not under way in this process; resume it first")
         try:
             await carry_out(run, verb, body)
             if verb == "pause":
                 await self.journal.write(())  # on record before it is acknowledged
                 self.deliveries.notify()
         except RunError:  # it may have ended since it was found, at another machine before its turn came
-            if not await was_answered(self.journal, run.id, verb, **body):
+            if not await was_answered(self.journal, run_id, verb, **body):
                 raise
         self.feed.notify()
 
@@ -343,7 +343,7 @@ class Control:
         if ending is not None and ending.is_ending:
             await ending.wait_ended()
         async with self._resuming:
-            run = self.find(run_id) or await self.supervisor.remote(run_id)
+            run = await self._under_way(run_id)
             if run is not None:
                 await carry_out(run, "resume", {})
                 await self.journal.write(())
@@ -389,16 +389,9 @@ class Control:
 
     # --- runs of this process -----------------------------------------------------------------------------
 
-    async def _reach(self, run_id: str, otherwise: Callable[[str], Awaitable[T]]) -> Run[Any] | RemoteRun | T:
-        """Find a run that is under way here or elsewhere, by the beginning of its id; if none is, use ``otherwise``."""
-        run_id = await self.find_id(run_id)
-        return self.find(run_id) or await self.supervisor.remote(run_id) or await otherwise(run_id)
-
-    async def _refuse(self, run_id: str) -> NoReturn:
-        state = (await self.journal.read_run(run_id)).state
-        if state == "done":
-            raise RunError(f"run {run_id} is done, and not under way any more")
-        raise RunError(f"run {run_id} is {state} and not under way in this process; resume it first")
+    async def _under_way(self, run_id: str) -> Run[Any] | RemoteRun | None:
+        """A run that is under way in this process or on another machine."""
+        return self.find(run_id) or await self.supervisor.remote(run_id)
 
     async def _continue(self, run_id: str) -> Run[Any]:
         """Load a run that no process runs; one that was interrupted continues."""
