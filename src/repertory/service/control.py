@@ -152,8 +152,9 @@ class Control:
         run_id = await self.find_id(run_id)
         with anyio.move_on_after(seconds):
             async with anyio.create_task_group() as tasks:
-                for end in (self.feed.ending.wait, *(() if gone is None else (gone,))):
-                    tasks.start_soon(cancel_after, end, tasks.cancel_scope)
+                tasks.start_soon(cancel_after, self.feed.ending.wait, tasks.cancel_scope)
+                if gone is not None:
+                    tasks.start_soon(cancel_after, gone, tasks.cancel_scope)
                 with suppress(RepertoryError):  # the read below raises them again, outside of a group
                     await self._wait_ended(run_id)
                 tasks.cancel_scope.cancel()
