@@ -341,6 +341,93 @@ def test_the_next_owner_carries_out_what_the_first_left(postgres: PostgresServer
     run_async(main)
 
 
+def test_what_was_refused_is_heard_when_it_is_said_again(postgres: PostgresServer, run_async: RunAsync) -> None:
+    """Under the same id, as clients repeat it: the run had ended, and was resumed since."""
+    uri = postgres.emptied_journal()
+
+    async def main() -> None:
+        talk = Talk()
+        async with two(uri, talk.answer) as (owner, other):
+            run = await owner.spawn(PATIENT, "Wait.")
+            await talk.asked.wait()
+            there = await remote(other, run.id)
+            say = partial(there.send, "That is enough.", message_id="m-1")
+            with anyio.fail_after(PATIENCE):
+                run.kill()
+                await run.wait_ended()
+                with pytest.raises(RunError, match="has ended meanwhile"):
+                    await say()
+                await owner.resume(run.id, agent=PATIENT)
+                await say()
+                assert await there.wait_result() == DONE
+
+    run_async(main)
+
+
+def test_a_run_that_was_paused_where_its_machine_has_ended_is_resumed_at_any_service(
+    postgres: PostgresServer, run_async: RunAsync
+) -> None:
+    """No machine takes it by itself, so nobody else would carry out what is asked of it."""
+    uri = postgres.emptied_journal()
+
+    async def main() -> None:
+        talk = Talk()
+        models = {"model": FunctionModel(talk.answer), "labels": ()}
+        async with rp.open_supervisor(uri, name="other", **models) as other:
+            async with rp.open_supervisor(uri, name="leaving", **models) as leaving:
+                run = await leaving.spawn(PATIENT, "Wait.", agent_ref="test_relay:PATIENT")
+                await talk.asked.wait()
+                await (await remote(other, run.id)).pause()
+            assert await other.remote(run.id) is None
+            control = Control(other)
+            for ask in (control.send(run.id, "enough"), control.tell(run.id, "stop")):
+                with pytest.raises(RunError, match="resume it first"):
+                    await ask
+            await control.resume(run.id)
+            await control.send(run.id, "enough")
+            assert (await control.wait_ended(run.id, PATIENCE)).result == DONE
+
+    run_async(main)
+
+
+LEAD = rp.Agent("lead", team=[PAYER], context=None)
+
+
+def test_a_sub_agent_that_its_lead_has_yet_to_take_up_is_waited_for(
+    postgres: PostgresServer, run_async: RunAsync
+) -> None:
+    """It has not ended: its lead was resumed at another machine, and is held there."""
+    uri = postgres.emptied_journal()
+
+    def answer(request: ModelRequest) -> object:
+        if len(request.messages) > 1:
+            return DONE
+        is_lead = any(tool.name == "delegate" for tool in request.tools)
+        return call("delegate", agent="payer", task="Pay.") if is_lead else call("pay", call_id="c-1", amount=5)
+
+    async def main() -> None:
+        async with two(uri, answer) as (owner, other):
+            async with rp.open_supervisor(uri, model=FunctionModel(answer)) as leaving:
+                run = await leaving.spawn(LEAD, "Go.")
+                with anyio.fail_after(PATIENCE):
+                    while not run.waiting(tree=True):
+                        await anyio.sleep(0.01)
+                (waiting,) = run.waiting(tree=True)
+            again = await owner.resume(run.id, agent=LEAD)
+            again.pause()
+            there = await remote(other, waiting.run_id)
+            with anyio.fail_after(PATIENCE):
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(there.approve, "c-1")
+                    with postgres.connect(uri) as connection:
+                        while not connection.execute("SELECT 1 FROM commands WHERE taken_by IS NOT NULL").fetchone():
+                            await anyio.sleep(0.01)
+                    again.resume()
+                assert await again.wait_result() == DONE
+
+    run_async(main)
+
+
 async def test_memory_is_waited_for_until_a_machine_has_its_run(
     postgres: PostgresServer, mock_clock: trio.testing.MockClock
 ) -> None:

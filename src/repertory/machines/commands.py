@@ -26,7 +26,9 @@ PATIENCE: Final = 10.0  # seconds to wait for an answer, as long as for one of t
 _POLL: Final = 1.0  # seconds between two looks, in case a notification was lost
 
 _WRITE: Final = """INSERT INTO commands (command_id, root_id, run_id, verb, body, at)
-    VALUES ($1, $2, $3, $4, $5, clock_timestamp()) ON CONFLICT (command_id) DO NOTHING"""
+    VALUES ($1, $2, $3, $4, $5, clock_timestamp()) ON CONFLICT (command_id) DO UPDATE
+    SET at = excluded.at, answered_at = NULL, error = NULL
+    WHERE commands.error IS NOT NULL AND (commands.verb, commands.body) = (excluded.verb, excluded.body)"""
 _SAME: Final = "SELECT verb = $2 AND body = $3 FROM commands WHERE command_id = $1"
 _ANSWER: Final = "SELECT error, result FROM commands WHERE command_id = $1 AND answered_at IS NOT NULL"
 _OPEN: Final = """SELECT c.command_id, c.run_id, c.verb, c.body, c.taken_by IS NOT NULL FROM commands c

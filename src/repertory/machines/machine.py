@@ -136,7 +136,8 @@ class Machines:
         """The machine that owns a run, by the id of the root of its tree.
 
         Returns:
-            The machine's id; "" for a run that waits for any machine; None for one that has ended or does not exist.
+            The machine's id; "" for a run that waits for a machine; None for one that has ended, does not exist, or
+            waits to be resumed, as it is paused or no machine that is there could begin it.
         """
         rows = await self.rows("read whose run it is in", ownership.OWNER, run_id)
         return rows[0][0] or "" if rows else None

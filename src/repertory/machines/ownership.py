@@ -53,7 +53,6 @@ OWNERS: Final = """SELECT o.run_id, coalesce(m.name, '') FROM ownership o LEFT J
 LIVING_OWNERS: Final = """SELECT o.run_id, coalesce(m.name, '') FROM ownership o LEFT JOIN machines m
     ON m.machine_id = o.machine_id AND m.lost_at IS NULL AND m.until > clock_timestamp() WHERE o.why <> 'entering'"""
 ELSEWHERE: Final = f"{OWNERS} AND o.machine_id IS DISTINCT FROM $1"
-OWNER: Final = "SELECT machine_id::text FROM ownership WHERE run_id = $1 AND why <> 'entering'"
 
 # Nobody's lease has expired if that of the machine that looks has: then the server's clock has jumped.
 OTHERS: Final = """SELECT m.machine_id::text, m.until < clock_timestamp() AND own.until > clock_timestamp(), m.kernel,
@@ -69,6 +68,11 @@ LET_GO: Final = """UPDATE ownership SET machine_id = NULL, why = $2 WHERE machin
 LET_GO_RUN: Final = """UPDATE ownership SET machine_id = NULL, why = $3 WHERE machine_id = $1 AND run_id = $2"""
 _STATE: Final = "(SELECT state FROM run_states s WHERE s.run_id = o.run_id ORDER BY seq DESC LIMIT 1)"
 _ORDER: Final = "ORDER BY place, run_id"
+# Without one that a machine takes only once somebody resumes it.
+OWNER: Final = f"""SELECT o.machine_id::text FROM ownership o
+    LEFT JOIN machines m ON m.machine_id = o.home AND m.lost_at IS NULL
+    WHERE o.run_id = $1 AND o.why <> 'entering' AND (o.machine_id IS NOT NULL
+      OR ((o.portable OR m.machine_id IS NOT NULL) AND coalesce({_STATE}, '') <> 'paused'))"""
 
 # The runs that this machine may take; a paused run waits until somebody resumes it.
 PLACED: Final = "run_id LIKE '%.@%'"  # see ``unit_of``; only their leads are counted

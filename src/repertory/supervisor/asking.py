@@ -96,7 +96,7 @@ async def _taken_up_with(runtime: Runtime, live: LiveRun, call_id: str) -> list[
         entries = [] if row.cancelled else await journal.read_entries(row.started.run_id)
         if all(call.use.id != call_id for call in open_calls(entries, ())):
             continue
-        while (run := runtime.runs.find(row.started.run_id)) is None and _may_take_up(runtime, live.newest, row):
+        while (run := runtime.runs.find(row.started.run_id)) is None and may_take_up(runtime, live.newest, row):
             if live.newest.ref is None:
                 advice = "the calls of those below it wait once it continues"
                 raise RunError(f"run {live.run_id} is {live.newest.state}; {advice}")
@@ -105,8 +105,10 @@ async def _taken_up_with(runtime: Runtime, live: LiveRun, call_id: str) -> list[
     return found
 
 
-def _may_take_up(runtime: Runtime, live: LiveRun, row: RunRow) -> bool:
-    """Whether an unfinished run on record below one may still be taken up by its lead."""
+def may_take_up(runtime: Runtime, live: LiveRun, row: RunRow) -> bool:
+    """Whether a run on record below one that is here may still be taken up by its lead."""
+    if row.cancelled or row.state in ("done", "failed"):
+        return False
     lead = runtime.runs.find(row.started.parent_id or "")
     left_out = lead is not None and lead.agent.member(row.started.agent) is None
     return not (live.is_ending or left_out) and unit_of(row.started.run_id) == unit_of(live.run_id)

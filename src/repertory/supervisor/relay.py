@@ -32,6 +32,7 @@ from repertory.runs.end import RunEnd
 from repertory.runs.inbox import Said
 from repertory.runs.live import DesiredState, LiveRun
 from repertory.runs.log import log
+from repertory.supervisor.asking import may_take_up
 from repertory.supervisor.relayed_memory import answer_memory
 from repertory.supervisor.run_handle import Run, checked_id
 from repertory.supervisor.runtime import Runtime
@@ -216,11 +217,15 @@ async def serve_commands(runtime: Runtime, commands: Commands, scope: anyio.Canc
 
 async def _serve(runtime: Runtime, commands: Commands, command: Command) -> None:
     live, refused, result = runtime.runs.find(command.run_id), None, ""
-    if live is None and runtime.runs.find(unit_of(command.run_id)) is None:
+    top = runtime.runs.find(unit_of(command.run_id))
+    if top is None:
         return  # about to begin here: the next check finds it
     try:
         if live is None:
-            raise RunError(f"run {command.run_id} has ended; say it to {unit_of(command.run_id)}")
+            row = await runtime.shared.journal.run_or_none(command.run_id)
+            if row is not None and may_take_up(runtime, top, row):
+                return  # a later check finds it
+            raise RunError(f"run {command.run_id} has ended; say it to {top.run_id}")
         if command.verb in _ACROSS:
             result = await _call(partial(_ACROSS[command.verb], live, command), command.verb, command.body)
         else:

@@ -183,7 +183,8 @@ class Supervisor:
             run_id: The run's id.
 
         Returns:
-            The run; None if it belongs to this process, has ended, or is not being run by anyone.
+            The run; None if it belongs to this process, has ended, or is not being run by anyone. The last is true of
+            a paused run whose machine has ended: ``resume`` continues it here.
 
         Raises:
             RunNotFound: There is no such run.
