@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,7 @@ from repertory.errors import ConfigurationError, MachineSilent, RunElsewhere, Ru
 from repertory.llm.messages import Text, text_of
 from repertory.llm.model import ModelRequest
 from repertory.memory.messages import OpenScope
+from repertory.record import Entry
 from repertory.service.control import Control
 from repertory.service.requests import RunsQuery
 from repertory.service.run_tools import run_tools
@@ -559,6 +560,36 @@ def test_any_service_steers_a_run_wherever_it_is(postgres: PostgresServer, run_a
             control.close()
 
     run_async(main)
+
+
+def test_a_run_that_ends_elsewhere_before_it_hears_a_message_continues_here(
+    postgres: PostgresServer, run_async: RunAsync
+) -> None:
+    """As it would in one process: it has ended, so this service takes it up."""
+    uri = postgres.emptied_journal()
+
+    async def main() -> None:
+        talk = Talk()
+        async with two(uri, talk.answer) as (owner, other), anyio.create_task_group() as tasks:
+            run = await owner.spawn(PATIENT, "Wait.", agent_ref="test_relay:PATIENT")
+            await talk.asked.wait()
+            waits = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE 'INSERT%'"
+            with anyio.fail_after(PATIENCE), postgres.connect(uri) as locking, postgres.connect(uri) as looking:
+                with locking.transaction():
+                    locking.execute("LOCK TABLE commands IN EXCLUSIVE MODE")
+                    tasks.start_soon(Control(other).send, run.id, "And then?")
+                    while looking.execute(waits).fetchone() is None:
+                        await anyio.sleep(0.01)
+                    await run.ask("That is enough.")
+                    await run.wait_ended()
+                while "And then?" not in _texts(await other.journal.read_entries(run.id)):
+                    await anyio.sleep(0.01)
+
+    run_async(main)
+
+
+def _texts(entries: Sequence[Entry]) -> list[str]:
+    return [text_of(block) for entry in entries for block in entry.content]
 
 
 def test_a_handle_says_where_its_run_is(postgres: PostgresServer, run_async: RunAsync) -> None:

@@ -20,7 +20,15 @@ from repertory._json_text import canonical_json
 from repertory._repeated_event import RepeatedEvent
 from repertory._version import __version__
 from repertory.agents.loading import agent_of
-from repertory.errors import ConfigurationError, JournalError, RepertoryError, RunError, RunNotFound, ScopeNotFound
+from repertory.errors import (
+    ConfigurationError,
+    JournalError,
+    MachineSilent,
+    RepertoryError,
+    RunError,
+    RunNotFound,
+    ScopeNotFound,
+)
 from repertory.llm.messages import encode_block
 from repertory.loop.outside import was_answered
 from repertory.record.records import FINAL_STATES, RunRow
@@ -295,7 +303,13 @@ class Control:
         """
         run_id = await self.find_id(run_id)
         run = await self._under_way(run_id) or await self._continue(run_id)
-        await run.send(text, attachments=attachments, message_id=message_id)
+        try:
+            await run.send(text, attachments=attachments, message_id=message_id)
+        except RunError as error:
+            if not await _ended_elsewhere(run, error):
+                raise
+            run = await self._under_way(run_id) or await self._continue(run_id)
+            await run.send(text, attachments=attachments, message_id=message_id)
         self.feed.notify()
 
     def stream(self, run_id: str) -> StreamReader | None:
@@ -346,10 +360,14 @@ class Control:
         async with self._resuming:
             run = await self._under_way(run_id)
             if run is not None:
-                await carry_out(run, "resume", {})
-                await self.journal.write(())
-                self.deliveries.notify()
-                return
+                try:
+                    await carry_out(run, "resume", {})
+                    await self.journal.write(())
+                    self.deliveries.notify()
+                    return
+                except RunError as error:
+                    if not await _ended_elsewhere(run, error):
+                        raise
             row = await self.journal.read_run(run_id)
             if row.state == "done":
                 raise RunError(f"run {run_id} is done; start another")
@@ -434,6 +452,12 @@ class Control:
         """The name of the machine that runs a run; "" if none does, or there is only one process."""
         here = self.supervisor.machine if self.find(run_id) is not None else ""
         return here or self._remote_runs.get(unit_of(run_id), "")
+
+
+async def _ended_elsewhere(run: Run[Any] | RemoteRun, error: RunError) -> bool:
+    """Whether another machine refused something because the run had ended there before its turn came."""
+    refused = isinstance(run, RemoteRun) and not isinstance(error, MachineSilent)
+    return refused and await run.state() in FINAL_STATES
 
 
 def _digest(value: object) -> str:
