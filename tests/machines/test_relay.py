@@ -155,6 +155,29 @@ def test_images_reach_a_run_of_another_machine(postgres: PostgresServer, run_asy
     run_async(main)
 
 
+def test_an_image_with_a_redacted_value_in_it_is_left_out_wherever_it_is_sent(
+    postgres: PostgresServer, run_async: RunAsync, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its run reads that, and nobody is refused; said again at the owner, it is the same message."""
+    uri, secret = postgres.emptied_journal(), "a-password-that-nobody-reads"
+    picture = rp.media_block(b"\x89PNG\r\n\x1a\n" + secret.encode())
+    monkeypatch.setenv("SECRET", secret)
+
+    async def main() -> None:
+        talk = Talk()
+        async with two(uri, talk.answer, redact=["SECRET"]) as (owner, other):
+            run = await owner.spawn(PATIENT, "Wait.")
+            await talk.asked.wait()
+            there = await remote(other, run.id)
+            with anyio.fail_after(PATIENCE):
+                for handle in (there, run):
+                    await handle.send("Look, that is enough.", attachments=[picture], message_id="m-1")
+                assert await there.wait_result() == DONE
+            assert "[left out: image with [redacted: SECRET] in it]" in _texts(await other.journal.read_entries(run.id))
+
+    run_async(main)
+
+
 def test_nothing_that_was_said_at_another_machine_is_left_of_a_run_that_is_removed(
     postgres: PostgresServer, run_async: RunAsync
 ) -> None:
@@ -588,10 +611,6 @@ def test_a_run_that_ends_elsewhere_before_it_hears_a_message_continues_here(
     run_async(main)
 
 
-def _texts(entries: Sequence[Entry]) -> list[str]:
-    return [text_of(block) for entry in entries for block in entry.content]
-
-
 def test_a_handle_says_where_its_run_is(postgres: PostgresServer, run_async: RunAsync) -> None:
     """Rather than doing nothing."""
     uri = postgres.emptied_journal()
@@ -631,6 +650,10 @@ def test_a_machine_drains_when_somebody_asks_it_to(postgres: PostgresServer, run
                     await anyio.sleep(0.01)
 
     run_async(main)
+
+
+def _texts(entries: Sequence[Entry]) -> list[str]:
+    return [text_of(block) for entry in entries for block in entry.content]
 
 
 def _cli(*words: str) -> str:

@@ -456,8 +456,9 @@ class Control:
 
 async def _ended_elsewhere(run: Run[Any] | RemoteRun, error: RunError) -> bool:
     """Whether another machine refused something because the run had ended there before its turn came."""
-    refused = isinstance(run, RemoteRun) and not isinstance(error, MachineSilent)
-    return refused and await run.state() in FINAL_STATES
+    if isinstance(run, Run) or isinstance(error, MachineSilent):
+        return False
+    return await run.state() in FINAL_STATES
 
 
 def _digest(value: object) -> str:

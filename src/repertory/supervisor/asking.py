@@ -2,22 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import anyio.lowlevel
+
 from repertory._choices import show
 from repertory._ids import unit_of
 from repertory.errors import RunError
+from repertory.llm.messages import Block
 from repertory.loop.open_calls import open_calls
 from repertory.record.records import RunRow
+from repertory.runs.attachments import attach
 from repertory.runs.inbox import Said
 from repertory.runs.live import LiveRun
 from repertory.supervisor.runtime import Runtime
 from repertory.views.policies import results_of
 
 
-async def say(runtime: Runtime, live: LiveRun, message_id: str, said: Said, *, again: bool = False) -> None:
-    """Send a message to a run. A run that has ended continues with it; message and continuation are one transaction.
+async def say(
+    runtime: Runtime,
+    live: LiveRun,
+    message_id: str,
+    text: str,
+    attachments: Sequence[Block] = (),
+    *,
+    again: bool = False,
+) -> None:
+    """Send a message to a run; it is durable afterwards. The message, and the continuation of a run that has ended, are
+    one transaction.
 
     Args:
         message_id: Makes the call safe to repeat: a message that the run has already read does not continue it.
+        attachments: What is shown with it; of one that a value to redact was in, the line that says so.
         again: Continue the run even for a message that it has read, if it has failed or was stopped.
 
     Raises:
@@ -25,6 +41,17 @@ async def say(runtime: Runtime, live: LiveRun, message_id: str, said: Said, *, a
             closed.
         ConfigurationError, ContextMissing, PayloadInvalid: As ``Runtime.check`` and ``Runtime.continue_run``.
     """
+    journal = live.shared.journal
+    said = Said(journal.redact(text))  # as it will be read back, to recognize a repeated message
+    if attachments:
+        stored = await attach(journal, live.run_id, "said", message_id, attachments, at=live.shared.clock())
+        said = Said(said.text, attached=stored.content_id, stored=stored)
+    await anyio.lowlevel.checkpoint()
+    await _say(runtime, live, message_id, said, again=again)
+    await journal.write(())
+
+
+async def _say(runtime: Runtime, live: LiveRun, message_id: str, said: Said, *, again: bool) -> None:
     live = live.newest
     live.check_here()
     if not runtime.runs.closing:

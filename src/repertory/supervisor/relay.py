@@ -32,7 +32,7 @@ from repertory.runs.end import RunEnd
 from repertory.runs.inbox import Said
 from repertory.runs.live import DesiredState, LiveRun
 from repertory.runs.log import log
-from repertory.supervisor.asking import may_take_up
+from repertory.supervisor.asking import may_take_up, say
 from repertory.supervisor.relayed_memory import answer_memory
 from repertory.supervisor.run_handle import Run, checked_id
 from repertory.supervisor.runtime import Runtime
@@ -230,11 +230,13 @@ async def _serve(runtime: Runtime, commands: Commands, command: Command) -> None
             result = await _call(partial(_ACROSS[command.verb], live, command), command.verb, command.body)
         else:
             body = dict(command.body)
-            if "attachments" in body:
-                body["attachments"] = decode_content(body["attachments"])
             if "content" in body:
                 body["result"] = decode_content(body.pop("content"))
-            await carry_out(Run(live, runtime), command.verb, body)
+            if command.verb == "send":  # whoever sent it has checked it, and redacted what comes with it
+                body["attachments"] = decode_content(body.get("attachments", ()))
+                await _call(partial(say, runtime, live), "send", body)
+            else:
+                await carry_out(Run(live, runtime), command.verb, body)
             await live.shared.journal.write(())  # on record before it is acknowledged
     except RepertoryError as error:
         if isinstance(error, JournalError) and not isinstance(error, RecordRefused | JournalUnreadable):

@@ -19,10 +19,8 @@ from repertory.memory.documents import Path
 from repertory.memory.payload import Payload
 from repertory.record import RunStatistics
 from repertory.record.records import RunState, SummaryStored
-from repertory.runs.attachments import attach
 from repertory.runs.event_hub import EventReader
 from repertory.runs.events import Event
-from repertory.runs.inbox import Said
 from repertory.runs.live import LiveRun
 from repertory.runs.payloads import changes_of
 from repertory.runs.streaming import StreamReader
@@ -373,14 +371,7 @@ class Run(Generic[ResultT]):
 
     async def _say(self, text: str, message_id: str, attachments: Sequence[Media], *, again: bool = False) -> None:
         text, blocks = check_text("a message", text), check_attachments(attachments, to="a message")
-        journal = self._live.shared.journal
-        said = Said(journal.redact(text))  # as it will be read back, to recognize a repeated message
-        if blocks:
-            stored = await attach(journal, self.id, "said", message_id, blocks, at=self._live.shared.clock())
-            said = Said(said.text, attached=stored.content_id, stored=stored)
-        await anyio.lowlevel.checkpoint()
-        await say(self._runtime, self._live, message_id, said, again=again)
-        await journal.write(())
+        await say(self._runtime, self._live, message_id, text, blocks, again=again)
 
     async def summary(self, *, start_iteration: int = 0) -> SummaryStored | None:
         """The newest summary that covers an iteration, whether or not it is in view; also for a resumed run.
