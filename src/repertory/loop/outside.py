@@ -10,7 +10,8 @@ import json
 import math
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from itertools import islice
+from typing import Any, Final, Literal, TypeVar
 
 import anyio
 import anyio.lowlevel
@@ -44,6 +45,8 @@ from repertory.tools.schema import check_by_schema
 
 T = TypeVar("T")
 AnswerT = TypeVar("AnswerT", ApprovalDecided, ResultGiven)
+
+_NAMED: Final = 10  # waiting calls that an error names; a person reads no more
 
 
 class EndedWaiting(Exception):
@@ -155,7 +158,7 @@ async def decide(live: LiveRun, call_id: str, *, allowed: bool, arguments: Json 
     if request is None:
         if await was_decided(journal, live.run_id, call_id, allowed=allowed, arguments=arguments):
             return
-        raise RunError(f"no call {show(call_id)} of run {live.run_id} waits for an approval; run.waiting() lists those")
+        raise _no_call(live, call_id, "approval")
     _check_still_waits(live, call_id)
     if arguments is not None and arguments_digest(request.tool, arguments) != request.digest:
         live.waits.permit_edit[call_id](arguments)
@@ -236,7 +239,7 @@ async def give_result(live: LiveRun, call_id: str, result: object, *, is_error: 
     waits = live.waits
     awaited, known = waits.awaited.get(call_id), waits.given.get(call_id)
     if awaited is None and known is None and call_id not in waits.making:
-        raise RunError(f"no call {show(call_id)} of run {live.run_id} waits for a result; run.waiting() lists those")
+        raise _no_call(live, call_id, "result")
     journal, at = live.shared.journal, live.shared.clock()
     result, stored = await _kept(journal, live.run_id, call_id, result, is_error=is_error, at=at)
     awaited, known = waits.awaited.get(call_id), waits.given.get(call_id)  # it may have been given another meanwhile
@@ -332,6 +335,14 @@ def _check_same(known: Sequence[ApprovalDecided], *, allowed: bool, arguments: J
         how = f"allowed{' with other arguments' if allowed else ''}" if last.allowed else f"denied: {last.reason}"
         who = f" by {last.by}" if last.by else ""
         raise RunError(f"call {last.call_id} of run {last.run_id} was decided already{who}: {how}")
+
+
+def _no_call(live: LiveRun, call_id: str, kind: Literal["approval", "result"]) -> RunError:
+    """The error that no such call waits, with the calls of the run and of those below it that do."""
+    calls = (call.call_id for run in live.tree() for call in run.waits.list() if call.kind == kind)
+    what = "an approval" if kind == "approval" else "a result"
+    waiting = ", ".join(islice(calls, _NAMED)) or "none"
+    return RunError(f"no call {show(call_id)} of run {live.run_id} waits for {what}; waiting: {waiting}")
 
 
 def _check_still_waits(live: LiveRun, call_id: str) -> None:
