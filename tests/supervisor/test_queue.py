@@ -6,14 +6,16 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 import trio
+from anyio.lowlevel import checkpoint
 from hypothesis import given
 from hypothesis import strategies as st
 
 import repertory as rp
 from backends import RunAsync
-from repertory.errors import ConfigurationError, QueueFull, RunExists, RunStopped
+from repertory.errors import ConfigurationError, QueueFull, RunError, RunExists, RunStopped
 from repertory.llm.messages import Text, text_of
 from repertory.llm.model import ModelRequest, ModelResponse, Usage
 from repertory.record import MemoryJournal, RunRow
@@ -646,6 +648,37 @@ def test_whatever_happens_no_bound_is_passed_and_everybody_has_a_turn(steps: lis
         await Course().play(list(steps))
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+@pytest.mark.parametrize("checkpoints", range(12))
+def test_a_run_that_comes_as_its_supervisor_closes_is_refused_or_ends_for_its_waiters(
+    run_async: RunAsync, checkpoints: int
+) -> None:
+    """It waits in no queue that nobody looks after: whoever waited for it there would wait for ever."""
+    told: list[str] = []
+
+    async def main() -> None:
+        async def forever(_: ModelRequest) -> str:
+            await anyio.sleep_forever()
+            return ""
+
+        async def spawn() -> None:
+            try:
+                told.append(await (await supervisor.spawn(agent, "b")).wait_ended())
+            except RunError as error:
+                told.append(str(error))
+
+        async with anyio.create_task_group() as tasks:
+            options: dict[str, Any] = {"max_runs": 1, "drain_timeout": 0}
+            async with rp.open_supervisor(model=FunctionModel(forever), **options) as supervisor:
+                await supervisor.spawn(agent, "a")
+                tasks.start_soon(spawn)
+                for _ in range(checkpoints):
+                    await checkpoint()
+
+    run_async(main)
+    (said,) = told
+    assert said == "queued" or said.startswith("the supervisor is closed")
 
 
 def test_on_both_backends_and_in_a_file(run_async: RunAsync, tmp_path: Path) -> None:

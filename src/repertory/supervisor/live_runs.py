@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 from weakref import WeakValueDictionary
 
 import anyio
@@ -16,6 +16,8 @@ from repertory.record.journal import Journal
 from repertory.record.records import RunRow, RunStarted
 from repertory.runs.live import LiveRun
 from repertory.runs.shared import Home
+
+_CLOSED: Final = "the supervisor is closed, as its async with block has ended; begin runs inside of one"
 
 
 def check_root(started: RunStarted, verb: str) -> None:
@@ -56,14 +58,17 @@ class LiveRuns:
         Raises:
             RunError: The supervisor is closed, or closes meanwhile; or this is another event loop.
         """
-        closed = "the supervisor is closed, as its async with block has ended; begin runs inside of one"
-        if self.closing:
-            raise RunError(closed)
+        self.check_open()
         self._home.check()
         try:
             yield
         except ActorStopped as error:  # the memory actor, or the system that would run the run's own
-            raise RunError(closed) from error
+            raise RunError(_CLOSED) from error
+
+    def check_open(self) -> None:
+        """Raise ``RunError`` if no more runs may begin."""
+        if self.closing:
+            raise RunError(_CLOSED)
 
     def find(self, run_id: str) -> LiveRun | None:
         """A run that is under way in this process."""

@@ -393,6 +393,7 @@ class Runtime:
         """
         why = self._why_waits(live.started) if live.parent is None else ""
         if why:
+            self.runs.check_open()  # nobody here would begin it, nor tell its waiters that nobody does
             shared = self.claims is not None
             queued = [] if was == "queued" and not shared else [live.state_record("queued", reason=why)]
             live.begun = live.ledger.submit(*drafts, also=[*also, *queued])
