@@ -17,7 +17,7 @@ import repertory as rp
 from backends import RunAsync
 from patience import PATIENCE
 from postgres_server import PostgresServer
-from repertory.errors import ConfigurationError, JournalWriteFailed, LeaseLost
+from repertory.errors import ConfigurationError, JournalClosed, JournalWriteFailed, LeaseLost
 from repertory.machines import Machines, open_machines
 from repertory.record import Journal, open_journal
 from repertory.record.postgres_journal import PostgresJournal, PostgresReader
@@ -406,6 +406,11 @@ def test_who_leaves_lets_its_runs_go(postgres: PostgresServer, run_async: RunAsy
                 assert 0 < shown["leaving"].left <= LONG
             assert [each.name for each in await other.known()] == ["other"]
             assert await other.owner_of("run-1") == ""
+            async with open_journal(uri) as journal:
+                async with open_machines(journal, name="leaving", labels=(), lease=LONG) as leaving:
+                    pass
+                with pytest.raises(JournalClosed, match="machine leaving has left"):  # nobody has taken it over
+                    await leaving.claim(["run-1"])
 
     run_async(main)
 

@@ -17,7 +17,7 @@ import msgspec
 from repertory._choices import check_number, show
 from repertory._log import Log
 from repertory._version import __version__
-from repertory.errors import ConfigurationError, JournalError
+from repertory.errors import ConfigurationError, JournalClosed, JournalError, LeaseLost
 from repertory.machines import ownership
 from repertory.machines.lease import Lease
 from repertory.machines.listener import Listener
@@ -77,8 +77,8 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 class Machines:
     """This machine, and what it knows of the others.
 
-    What is done in a ``guarded`` transaction raises ``LeaseLost`` if another machine has taken this one over: claims,
-    new definitions, places in the queue, and duties.
+    What is done in a ``guarded`` transaction raises ``LeaseLost`` if another machine has taken this one over, and
+    ``JournalClosed`` once this one has left: claims, new definitions, places in the queue, and duties.
 
     Attributes:
         machine_id: Its id, new at every start.
@@ -95,6 +95,7 @@ class Machines:
         self.channel = channel
         self.draining = False
         self.on_queue: Callable[[], None] = lambda: None
+        self._left = False
         self._news: dict[str, anyio.Event] = {}
 
     def hear(self, what: str) -> None:
@@ -304,7 +305,12 @@ class Machines:
                 begin_guarded(connection, self.machine_id)
                 return work(connection)
 
-        return await self.use(doing, write)
+        try:
+            return await self.use(doing, write)
+        except LeaseLost as error:
+            if self._left:
+                raise JournalClosed(f"machine {self.name} has left {self.address}; nothing was written") from error
+            raise
 
     # --- duties -------------------------------------------------------------------------------------------
 
@@ -352,7 +358,7 @@ class Machines:
 
     async def leave(self) -> None:
         """Release all runs, for which nothing more may be written, and end the lease."""
-        self.draining = True
+        self.draining = self._left = True
 
         def write(connection: Connection) -> None:
             with connection.transaction():
