@@ -593,6 +593,41 @@ async def test_what_was_paused_goes_on_with_a_lead_that_moved(postgres: Postgres
             await (await gpu.resume(run.id)).wait_result()
 
 
+@pytest.mark.parametrize("begins", ["before", "meanwhile"])
+def test_a_machine_that_closes_does_not_wait_for_what_works_elsewhere(
+    begins: str, postgres: PostgresServer, run_async: RunAsync
+) -> None:
+    """However long it would wait for its own runs, and though a lead delegates as it closes; the worker works on."""
+    uri = postgres.emptied_journal()
+
+    async def main() -> None:
+        gate, asked, closing = Gate(), anyio.Event(), anyio.Event()
+
+        async def lead(request: ModelRequest) -> object:
+            asked.set()
+            if begins == "meanwhile":
+                await closing.wait()
+            return delegate_once(request)
+
+        async def tell(plain: Supervisor) -> None:
+            while not plain._runtime.runs.closing:  # pyright: ignore[reportPrivateUsage]
+                await anyio.sleep(0.01)
+            closing.set()
+
+        Script.lead, Script.worker = lead, gate.answer
+        async with machine(uri, "gpu", "gpu") as gpu, anyio.create_task_group() as tasks:
+            with anyio.fail_after(PATIENCE):
+                async with rp.open_supervisor(uri, name="plain", labels=(), drain_timeout=float("inf")) as plain:
+                    run = await start(plain, memory="isolated")
+                    tasks.start_soon(tell, plain)
+                    await (gate.asked if begins == "before" else asked).wait()
+                gate.open.set()
+                await until(in_state(gpu, run.id, "done"))
+                assert len(gate.shown) == 1
+
+    run_async(main)
+
+
 async def test_a_stop_is_said_again_to_the_next_owner(postgres: PostgresServer) -> None:
     """It was heard by a machine that went before it came to that."""
     uri = postgres.emptied_journal()

@@ -104,7 +104,8 @@ class Placement:
             events: list[AnyEvent] = [spawned, live.event(StateChanged, state="queued")]
             queued = live.state_record("queued", reason=f"it waits for a machine with {', '.join(started.labels)}")
             live.begun = live.ledger.submit(*drafts, also=[*records, queued, *map(to_record, events)])
-            self._stand_ins[run_id], self._asked[run_id] = live, (1, "go")
+            self._asked[run_id] = 1, "go"
+            self._wait_for(live)
         for event in events:
             live.show(event)
         await live.begun.wait()
@@ -139,11 +140,22 @@ class Placement:
         live.tally.promise(live.run_id, limits)
         below = sum(is_below(member, live.run_id) for member in parent.root.members)
         parent.root.promised[live.run_id] = max(limits.get("runs", 1) - 1 - below, 0)
-        self._stand_ins[live.run_id] = live
         self._asked.pop(live.run_id, None)  # an earlier machine of its lead may have asked something
+        self._wait_for(live)
         if row.state == "stopped":
             await self._requeue(live)
         return live
+
+    def _wait_for(self, live: LiveRun) -> None:
+        self._stand_ins[live.run_id] = live
+        if self._runs.closing:
+            self.close()
+
+    def close(self) -> None:
+        """End the wait for all runs, as this process closes; they are found again where their leads continue."""
+        for live in self._stand_ins.values():
+            live.set_ended()
+        self._stand_ins.clear()
 
     async def _requeue(self, live: LiveRun) -> None:
         """Let a stopped run wait for a machine again, unless a machine already has it."""

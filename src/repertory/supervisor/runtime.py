@@ -98,6 +98,8 @@ class Runtime:
                 live.set_ended()
         if self.claims is not None:
             self.claims.close()
+        if self.placement is not None:
+            self.placement.close()
 
     # --- how a run begins ---------------------------------------------------------------------------------
 
