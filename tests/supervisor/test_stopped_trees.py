@@ -193,6 +193,23 @@ async def test_a_sub_agent_that_begins_while_the_tree_is_stopping_ends_with_it()
         assert {row.state for row in await supervisor.runs()} == {"stopped"}
 
 
+async def test_a_tree_that_is_stopped_as_its_supervisor_closes_or_drains_goes_on_nowhere() -> None:
+    """It is at work until its next boundary, and whoever stops it meanwhile was heard."""
+    tree = Tree()
+
+    async def stop() -> None:
+        await trio.testing.wait_all_tasks_blocked()
+        run.stop()
+        tree.go.set()
+
+    async with rp.open_journal() as journal, trio.open_nursery() as nursery:
+        async with rp.open_supervisor(journal=journal, model=tree.model, drain_timeout=PATIENCE) as supervisor:
+            run = await supervisor.spawn(lead(), "Go.")
+            await tree.deep.wait()
+            nursery.start_soon(stop)  # once the block is being left
+        assert {row.state for row in await journal.read_runs()} == {"stopped"}
+
+
 async def test_a_sub_agent_that_begins_while_the_supervisor_closes_does_no_work_there() -> None:
     """It worked to its end, however long that took; it begins when the tree is resumed."""
     asked, go, workers = trio.Event(), trio.Event(), list[str]()

@@ -384,12 +384,13 @@ class LiveRun:
     def set_desired_state(self, desired: DesiredState) -> None:
         """Ask its loop, and those below it, to continue, pause, stop, or close with the supervisor.
 
-        The loops obey at their next boundary. Stop and close cannot be taken back.
+        The loops obey at their next boundary. Stop and close cannot be taken back; one that closes can still be
+        stopped, as it would continue elsewhere otherwise.
         """
         if self.parent is None and self.ref is not None and not self.ended.is_set():
             self.tally.clock.run(on=desired != "pause")
         for run in self.tree():
-            if run.desired_state not in ("stop", "close"):
+            if run.desired_state not in ("stop", "close") or desired == "stop":
                 run.desired_state = desired
             if desired in ("go", "pause") and not run.is_ending:
                 run.pause_asked = desired == "pause"
