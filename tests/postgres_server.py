@@ -73,7 +73,17 @@ class PostgresServer:
             nobody = pwd.getpwnam("nobody")
             os.chown(self.folder, nobody.pw_uid, nobody.pw_gid)
             self._as |= {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
-        command: list[str | Path] = [programs / "initdb", "--no-sync", "-A", "trust", "-U", "postgres", "-E", "UTF8", "--locale=C"]
+        command: list[str | Path] = [
+            programs / "initdb",
+            "--no-sync",
+            "-A",
+            "trust",
+            "-U",
+            "postgres",
+            "-E",
+            "UTF8",
+            "--locale=C",
+        ]
         done = subprocess.run(
             [*command, "-D", self.folder / "data"], check=False, capture_output=True, text=True, **self._as
         )
