@@ -189,7 +189,7 @@ def test_a_chat_goes_on_with_more_images_than_a_request_may_have(run_async: RunA
     run_async(main)
     assert max(seen) <= most
     assert "Look." in words  # the task keeps its image as long as there is room for it
-    assert "And at number 11?" in words
+    assert any(each.startswith("And at number 11?") for each in words)
     note = "[without 3 images: there was no room; context_retrieve(iteration={}) shows the whole]"
     assert f"And at number 0?\n{note.format(4 if kept else 1)}" in words
 

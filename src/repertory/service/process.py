@@ -225,7 +225,8 @@ async def _listening_for_signals(
         raise leaf from leaf.__cause__
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            if handler is not None:  # else it is none of Python's
+                signal.signal(number, handler)
 
 
 @asynccontextmanager
