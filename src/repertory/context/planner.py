@@ -214,9 +214,9 @@ class Planner:
         found = self._fold_candidate(now, fold, over_cliff=over_cliff)
         if found is not None:
             return Candidate(found.kind, found.reason, merge_edits(found.edits, due))
-        if all(isinstance(edit, StubResult) and edit.why == "shown once" for edit in due):
-            return Candidate("once", "a bulky result is shown whole only once", due)
-        return Candidate("expired", "results have expired", due)
+        if due and not all(isinstance(edit, StubResult) and edit.why == "shown once" for edit in due):
+            return Candidate("expired", "results have expired", due)
+        return Candidate("once", "a bulky result is shown whole only once", due)
 
     def _decision(self, now: Inputs, candidate: Candidate, fold: Fold) -> tuple[Decision, ViewIndex] | None:
         """Decide on some edits, and on what their request shows once; None for nothing."""

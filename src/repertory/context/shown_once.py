@@ -43,19 +43,19 @@ class ShownOnce:
         """Keep new, bulky results from being written to the cache by the request that shows these edits."""
         course, view = self._course, now.view
         first_new = view.last_turn + 1
-        thinks = course.profile.target == "binding" and (view.thinking or view.plan.thinking_from)  # no stub can follow
-        if thinks or not self._pays or any(first_position(edit) >= first_new for edit in edits):
-            return []
         held = view.tokens - view.tokens_before(first_new)
-        if held < self._large_tokens and course.account.pays_for(fold.cost):
+        thinks = course.profile.target == "binding" and (view.thinking or view.plan.thinking_from)  # no stub can follow
+        if thinks or not self._pays or (held < self._large_tokens and course.account.pays_for(fold.cost)):
             return []
         gain = 0.0
         for entry in view.snapshot[first_new:]:
             stub = self._stub_tokens(view, entry)
             gain += self._gain(entry.tokens, stub) if stub else -entry.tokens
+        if gain <= 0 or any(first_position(edit) >= first_new for edit in edits):
+            return []
         changed = (edit for edit in edits if isinstance(edit, CoverRange | StubResult | RemoveResult))
         before = course.head + view.tokens - sum(edit.was_tokens - edit.tokens for edit in changed) - held
-        return [HoldBack(position=first_new)] if gain > 0 and before >= course.profile.cache.minimum_tokens else []
+        return [HoldBack(position=first_new)] if before >= course.profile.cache.minimum_tokens else []
 
     def _gain(self, whole: int, stub: int) -> float:
         """Return what showing a result once saves within a window, in tokens at the input price.
