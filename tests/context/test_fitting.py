@@ -127,18 +127,19 @@ def test_an_edit_for_comfort_replaces_what_was_shown_once() -> None:
     assert kinds >= {"once", "comfort"}
 
 
+@pytest.mark.parametrize("thinking", ["", "Hm."])
 @pytest.mark.parametrize("calls", [1, 2, 4])
-def test_large_turns_are_shown_once_whatever_else_is_edited_and_their_stubs_stay_within_the_comfort(calls: int) -> None:
+def test_large_turns_are_shown_once_whatever_else_is_edited_and_their_stubs_stay_within_the_comfort(
+    calls: int, thinking: str
+) -> None:
     """A result that was written to the cache beside an edit for comfort made that necessary at each request; and stubs,
     of which a fold would clear nothing, filled the view."""
     story, comfort = Story(), 40_000
     for number in range(120):
         rows = [f"row {number}-{at} lies at berth_{number}_{at}\n" for at in range(700)]
-        story.turn(*("".join(rows[part::calls]) for part in range(calls)))
-    decisions = list[Decision]()
-    for snapshot, outcome in planned(
-        story, ContextPolicy(comfort_tokens=comfort), profile(window=1_000_000), head_tokens=2_000
-    )[2:]:
+        story.turn(*("".join(rows[part::calls]) for part in range(calls)), thinking=thinking)
+    decisions, model = list[Decision](), profile(window=1_000_000, target="binding" if thinking else "free")
+    for snapshot, outcome in planned(story, ContextPolicy(comfort_tokens=comfort), model, head_tokens=2_000)[2:]:
         assert outcome.plan.held == len(snapshot) - calls
         assert outcome.prompt_tokens <= comfort
         decisions += outcome.decisions

@@ -152,17 +152,21 @@ def test_a_cold_cache_makes_edits_free() -> None:
     assert mine[-1] < 0.97 * plain[-1]
 
 
-@pytest.mark.parametrize(("thinks", "once"), [(range(1, 8), False), ((), True)])
-def test_nothing_is_held_back_from_the_cache_if_new_reasoning_will_bind_it(thinks: Sequence[int], once: bool) -> None:
-    """No stub could follow. Once a cold cache has cost the reasoning so far, an answer may lack it, and the next one
-    has some again; where there never was any, it is switched off."""
+@pytest.mark.parametrize(
+    ("thinks", "lines", "once"), [(range(1, 8), 1_500, False), (range(1, 8), 3_000, True), ((), 1_500, True)]
+)
+def test_only_large_results_are_held_back_from_the_cache_if_their_stubs_cost_reasoning(
+    thinks: Sequence[int], lines: int, once: bool
+) -> None:
+    """Once a cold cache has cost the reasoning so far, an answer may lack it, and the next one has some again; where
+    there never was any, it is switched off."""
     story, plan, kinds = Story(), EMPTY, set[str]()
     planner = Planner(policy=ContextPolicy(), profile=profile(target="binding"))
     for iteration in range(1, 12):
         outcome = planner.next(story.snapshot(), plan, iteration=iteration, cold=iteration == 8)
         plan = outcome.plan
         kinds |= {decision.kind for decision in outcome.decisions if iteration > 8}
-        text = "The tide rises.\n" * (3_000 if iteration > 8 else 1_500)
+        text = "The tide rises.\n" * (lines if iteration > 8 else 1_500)
         story.turn(text, thinking="Hm." if iteration in thinks else "")
     assert ("once" in kinds) == once
 

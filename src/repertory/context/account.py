@@ -58,12 +58,7 @@ class Account:
     """
 
     def __init__(self, rates: Rates, head: int) -> None:
-        """Start an empty account.
-
-        Args:
-            rates: The model's prices.
-            head: Tokens of system text and tools.
-        """
+        """Start an empty account; ``head`` is the tokens of system text and tools."""
         self.rates = rates
         self.head = head
         self.bank = 0.0

@@ -12,7 +12,7 @@ from repertory.context.account import Account, rates_of
 from repertory.context.binding import LOG_SHARE, compaction_cost, compaction_gain, signed_cover, signed_tokens
 from repertory.context.decisions import Decision, apply, arithmetic_of
 from repertory.context.edits import Editor
-from repertory.context.plan import CoverRange, DropThinking, Edit, Plan
+from repertory.context.plan import CoverRange, DropThinking, Edit, HoldBack, Plan
 from repertory.context.policy import ContextPolicy
 from repertory.context.view_index import Inputs, ViewIndex
 from repertory.llm.estimate import Calibration, text_tokens
@@ -124,7 +124,7 @@ class Course:
 
     def is_bound(self, view: ViewIndex) -> bool:
         """Whether an edit of the past would invalidate reasoning in view."""
-        return self.profile.target == "binding" and view.thinking
+        return self.profile.target == "binding" and view.first_thinking >= 0
 
     def edge(self, view: ViewIndex, iteration: int) -> int:
         """Return where a fold before an iteration's request would end, not included. It extends over talk that follows
@@ -219,15 +219,15 @@ class Course:
         """Make a decision, with the arithmetic of what its edits really do, and the view after it."""
         view = now.view
         edits = tuple(candidate.edits)
-        if self.is_bound(view) and candidate.kind != "provider":
+        first = min(map(first_position, edits), default=view.position)
+        if self.is_bound(view) and candidate.kind != "provider" and not isinstance(edits[0], HoldBack):
             # After an edit of the past, the reasoning so far is bound to a history that is no longer shown.
-            edits = (*edits, DropThinking(position=view.position))
+            edits, first = (*edits, DropThinking(position=view.position)), min(first, view.first_thinking)
         unpriced = Decision(
             kind=candidate.kind, reason=candidate.reason, iteration=now.iteration, position=view.position, edits=edits
         )
         after = view.replanned(apply(view.plan, unpriced))
         plan = after.plan
-        first = min((first_position(edit) for edit in edits), default=view.position)
         # Everything before the oldest result that is still shown in full is settled now.
         edge = plan.start if plan.start != view.plan.start else 0
         if not self.thrifty or candidate.kind in ("forced", "recovery", "comfort"):

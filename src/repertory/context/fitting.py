@@ -56,10 +56,8 @@ class Fitting:
         self._edge = now.view.end_at_turn(now.iteration - course.policy.window)
 
     def fit_gently(self, size: int) -> list[Edit]:
-        """Return edits that make the prompt fit, or nearly, and leave talk and the window, except large results, alone.
-
-        Each edit rewrites the prompt, so edits must make room for a while: the prompt has ``size`` tokens without them,
-        and must have a fifth of the limit less.
+        """Return edits that make a prompt of ``size`` tokens fit, or shorter by a fifth of the limit: less is not worth
+        writing it anew. They leave talk and the window, except large results, alone.
         """
         least_cleared = self._limit * (1 - HEADROOM)
         if self._now.calibration.factor * self._max_cleared() < least_cleared + self._now.size - size:

@@ -10,8 +10,8 @@ An edit of the past costs a rewrite of the cached prompt after it, and saves cac
 - A **cold** cache makes edits free; for a model without a cache they always are. A **price cliff**, the window, the
   budget and the policy's comfort force edits.
 - In **strict** rhythm every policy is applied at every iteration, whatever that costs.
-- If the model **binds** its reasoning to the past, nothing is edited for money. The outcome says when to ask the
-  provider for a compaction instead (see ``binding``).
+- If the model **binds** its reasoning to the past, an edit costs the reasoning in view. Only large results that were
+  shown once are worth that. Otherwise the outcome says when to ask the provider for a compaction (see ``binding``).
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from repertory.record.entries import Entry
 from repertory.record.records import SummaryStored
 
 _TRAIL_SHARE = 0.5  # of the comfort: a longer trail is summarized, or shortened if necessary
+_ONCE = "a bulky result is shown whole only once"
 _NO_SUMMARIES: Mapping[int, str] = MappingProxyType({})
 
 
@@ -174,9 +175,11 @@ class Planner:
     def _decide(self, now: Inputs, limit: int, *, refused: bool) -> tuple[Decision, ViewIndex] | None:
         """Return a decision and the view that results from it; None to change nothing."""
         course, view, fits = self._course, now.view, now.size <= limit
-        if fits and course.thrifty and course.is_bound(view) and not now.cold:
-            return None  # the server would refuse the reasoning behind the edit
-        due, fold = self._due_edits(now), course.fold_effect(view, now.iteration)
+        fold, stubs = course.fold_effect(view, now.iteration), self._shown_once.due(now)
+        if fits and course.thrifty and course.is_bound(view) and not (now.cold or stubs):
+            # The server would refuse the reasoning behind an edit; stubs of what was shown once are worth losing it.
+            return self._decision(now, Candidate("once", _ONCE, ()), fold)
+        due = self._due_edits(now, stubs)
         if not fits:
             reason = f"the prompt must not exceed {limit:,} tokens"
             forced = Candidate("recovery" if refused else "forced", reason, due)
@@ -199,7 +202,7 @@ class Planner:
                 return self._decision(now, Candidate("comfort", reason, edits), fold)
         return decided
 
-    def _due_edits(self, now: Inputs) -> list[Edit]:
+    def _due_edits(self, now: Inputs, stubs: Sequence[StubResult]) -> list[Edit]:
         """Return the edits to make in any case: of results that expired a window ago, and of those shown once.
 
         An explicit expiration then waits no longer for a cheap moment.
@@ -207,7 +210,7 @@ class Planner:
         if not self._course.thrifty:
             return []
         late = now.iteration - self._course.policy.window
-        return merge_edits(self._course.editor.expire(now.view, late, 0), self._shown_once.due(now))
+        return merge_edits(self._course.editor.expire(now.view, late, 0), stubs)
 
     def _candidate(self, now: Inputs, due: Sequence[Edit], fold: Fold, *, over_cliff: bool) -> Candidate:
         """Return what thrifty rhythm wants to edit now, which may be nothing."""
@@ -216,7 +219,7 @@ class Planner:
             return Candidate(found.kind, found.reason, merge_edits(found.edits, due))
         if due and not all(isinstance(edit, StubResult) and edit.why == "shown once" for edit in due):
             return Candidate("expired", "results have expired", due)
-        return Candidate("once", "a bulky result is shown whole only once", due)
+        return Candidate("once", _ONCE, due)
 
     def _decision(self, now: Inputs, candidate: Candidate, fold: Fold) -> tuple[Decision, ViewIndex] | None:
         """Decide on some edits, and on what their request shows once; None for nothing."""

@@ -44,10 +44,12 @@ class ShownOnce:
         course, view = self._course, now.view
         first_new = view.last_turn + 1
         held = view.tokens - view.tokens_before(first_new)
-        thinks = course.profile.target == "binding" and (view.thinking or view.plan.thinking_from)  # no stub can follow
-        if thinks or not self._pays or (held < self._large_tokens and course.account.pays_for(fold.cost)):
+        thinks = course.profile.target == "binding" and (course.is_bound(view) or view.plan.thinking_from)
+        if not self._pays or (held < self._large_tokens and (thinks or course.account.pays_for(fold.cost))):
             return []
-        gain = 0.0
+        # The stubs will cost the reasoning in view, and what follows the first of it is written again.
+        bound = first_new if edits or not course.is_bound(view) else view.first_thinking
+        gain = (course.rates.read - course.rates.write) * (view.tokens_before(first_new) - view.tokens_before(bound))
         for entry in view.snapshot[first_new:]:
             stub = self._stub_tokens(view, entry)
             gain += self._gain(entry.tokens, stub) if stub else -entry.tokens

@@ -29,7 +29,7 @@ class ViewIndex:
         ends: Positions at which a cover may end, not included: no call is open there.
         kept: Positions of what stays verbatim under a cover: the task, what users said, what is pinned.
         others_before: How many entries that are not kept stand before each of these; equal where none is between two.
-        thinking: Whether the view holds reasoning.
+        first_thinking: Position of the first entry whose reasoning is in view; -1 for none.
         last_turn: Position of the newest assistant entry; the model has not seen what follows.
     """
 
@@ -56,7 +56,7 @@ class ViewIndex:
         self._kept_sums = [0]  # at each index, tokens of that many of these
         self.others_before: list[int] = []
         self._end_iterations: list[int] = []
-        self.thinking = False
+        self.first_thinking = -1
         self.last_turn = plan.start
         self.position = plan.start
         self._tokens_before = [self.covered]  # tokens of the view before each uncovered entry
@@ -78,8 +78,8 @@ class ViewIndex:
                     self._open.add(block.id)
                 elif isinstance(block, ToolResult):
                     self._open.discard(block.tool_use_id)
-                elif isinstance(block, Thinking | RedactedThinking) and entry.position >= self.plan.thinking_from:
-                    self.thinking = True
+                elif isinstance(block, Thinking | RedactedThinking) and self.first_thinking < 0:
+                    self.first_thinking = entry.position if entry.position >= self.plan.thinking_from else -1
             kept, tokens = self.is_kept(entry), self.plan.tokens_of(entry)
             if entry.tool_call_id is not None:
                 shown = self.plan.shown.get(entry.position)
