@@ -25,7 +25,6 @@ class ShownOnce:
     """Decides which results of one run are shown once."""
 
     def __init__(self, course: Course) -> None:
-        """Begin."""
         self._course = course
         self._pays = course.thrifty and course.policy.show_once and course.policy.stubs and course.rates.write > 1.0
         self._large_tokens = _LARGE_SHARE * course.comfort
@@ -47,17 +46,19 @@ class ShownOnce:
         thinks = course.profile.target == "binding" and (course.is_bound(view) or view.plan.thinking_from)
         if not self._pays or (held < self._large_tokens and (thinks or course.account.pays_for(fold.cost))):
             return []
-        # The stubs will cost the reasoning in view, and what follows the first of it is written again.
-        bound = first_new if edits or not course.is_bound(view) else view.first_thinking
-        gain = (course.rates.read - course.rates.write) * (view.tokens_before(first_new) - view.tokens_before(bound))
+        gain = 0.0
         for entry in view.snapshot[first_new:]:
             stub = self._stub_tokens(view, entry)
             gain += self._gain(entry.tokens, stub) if stub else -entry.tokens
         if gain <= 0 or any(first_position(edit) >= first_new for edit in edits):
             return []
+        if course.is_bound(view) and not edits:
+            # The stubs will cost the reasoning in view, and what follows the first of it is written again.
+            again = view.tokens_before(first_new) - view.tokens_before(view.first_thinking)
+            gain -= (course.rates.write - course.rates.read) * again
         changed = (edit for edit in edits if isinstance(edit, CoverRange | StubResult | RemoveResult))
         before = course.head + view.tokens - sum(edit.was_tokens - edit.tokens for edit in changed) - held
-        return [HoldBack(position=first_new)] if before >= course.profile.cache.minimum_tokens else []
+        return [HoldBack(position=first_new)] if gain > 0 and before >= course.profile.cache.minimum_tokens else []
 
     def _gain(self, whole: int, stub: int) -> float:
         """Return what showing a result once saves within a window, in tokens at the input price.
@@ -70,10 +71,11 @@ class ShownOnce:
     def _stubs(self, now: Inputs, seen: int) -> list[StubResult]:
         """Return the stubs of what the plan's request held back, as far as the model has seen it."""
         plan, view = now.view.plan, now.view
-        shown = now.view.snapshot[plan.held : min(plan.decided_at, seen)] if plan.held else ()
+        if not plan.held:
+            return []
         stubs = (
             self._course.editor.shorten(view, entry, "shown once", view.rules(entry.tool))
-            for entry in shown
+            for entry in view.snapshot[plan.held : min(plan.decided_at, seen)]
             if self._stub_tokens(view, entry)
         )
         return worthwhile(stubs)
