@@ -221,7 +221,7 @@ class Course:
         edits = tuple(candidate.edits)
         first = min(map(first_position, edits), default=view.position)
         if self.is_bound(view) and candidate.kind != "provider" and not isinstance(edits[0], HoldBack):
-            # After an edit of the past, the reasoning so far is bound to a history that is no longer shown.
+            # After an edit of the past, which holding back is not, the reasoning is bound to what is not shown.
             edits, first = (*edits, DropThinking(position=view.position)), min(first, view.first_thinking)
         unpriced = Decision(
             kind=candidate.kind, reason=candidate.reason, iteration=now.iteration, position=view.position, edits=edits

@@ -1,6 +1,6 @@
 """Shown once: a bulky result that is whole in one request, not written to the prompt cache, and then a stub.
 
-No prefix changes, so this saves from the first time on: it is how a run makes its first savings.
+No prefix changes, unless a stub costs bound reasoning. So this saves at once: it is how a run makes its first savings.
 """
 
 from __future__ import annotations
